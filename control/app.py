@@ -251,12 +251,12 @@ async def _migrate(store: Store) -> None:
             await add_days(store)
         except DatabaseUnavailableError as error:
             outage.begins(
-                f"Database is not reachable: {error.reason}. Retrying every {_MIGRATION_RETRY_S:.0f} s;"
-                " check TOLLGATE_DATABASE_URL and the server"
+                f"Database is not reachable: {error.reason}. Retrying every {_MIGRATION_RETRY_S:.0f} s. Check"
+                " TOLLGATE_DATABASE_URL and the server."
             )
             await asyncio.sleep(_MIGRATION_RETRY_S)
         else:
-            outage.ends("Database is reachable")
+            outage.ends("Database is reachable again.")
             return
 
 
@@ -342,7 +342,12 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:
             reason = error.reason if isinstance(error, DatabaseUnavailableError) else error.message
-            log.warning("Clean-up of old records skipped (%s); next try in %.0f s", reason, _HOUSEKEEPING_S)
+            log.warning(
+                "Clean-up of old records skipped (%s); retrying in %.0f s. Check the database and Redis.",
+                *(reason, _HOUSEKEEPING_S),
+            )
         except Exception:  # a bug must not end all clean-up
-            log.exception("Clean-up of old records failed; next try in %.0f s", _HOUSEKEEPING_S)
+            log.exception(
+                "Clean-up of old records failed; retrying in %.0f s. Please report this bug.", _HOUSEKEEPING_S
+            )
         await asyncio.sleep(_HOUSEKEEPING_S)

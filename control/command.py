@@ -91,7 +91,7 @@ async def _serve(app: web.Application, settings: Settings) -> None:
     try:
         if await done_unless(stop, runner.setup()):
             await listen(runner, settings.host, settings.port)
-            log.info("listening on %s", [site.name for site in runner.sites])
+            log.info("Control listens on %s.", ", ".join(site.name for site in runner.sites))
             defer_full_collections()
             let_the_loop_go_first()
             await stop.wait()

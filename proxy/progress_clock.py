@@ -62,7 +62,9 @@ class ProgressClock:
             try:
                 record = stream.progress(now_ms)
             except Exception:
-                log.exception("The progress of a stream could not be counted, which is a bug; the others go on.")
+                log.exception(
+                    "The progress of a stream could not be counted; the others go on. Please report this bug."
+                )
                 continue
             if record is not None:
                 records.append(record)

@@ -48,7 +48,9 @@ def _write_uncaught(message: str, error: BaseException | None) -> None:
     if isinstance(error, KeyboardInterrupt):
         return
     trace = (type(error), error, error.__traceback__) if error is not None else None
-    record = logging.LogRecord("runtime.log_lines", logging.ERROR, "", 0, f"{message} ({error!r})", (), trace)
+    record = logging.LogRecord(
+        "runtime.log_lines", logging.ERROR, "", 0, f"{message} ({error!r}). Please report this bug.", (), trace
+    )
     sys.stderr.write(log_line(record) + "\n")
 
 
@@ -97,7 +99,7 @@ class PacedLog:
         if now < self._next_at:
             self._silent += 1
             return
-        since = f" ({self._silent} more since the last such line)" if self._silent else ""
+        since = f" There were {self._silent} more since the last such line." if self._silent else ""
         self._next_at = now + self._interval_s
         self._silent = 0
         self._log.warning("%s%s", message, since)

@@ -1,16 +1,18 @@
-"""Checks the words of the sources: docstrings stand alone, variables are nouns, a statement assigns one thing.
+"""Checks the words of the sources: docstrings stand alone, variables are nouns, a statement assigns one thing, a log
+line is a sentence with a cause.
 
 A rule holds in the rooms that are listed for it. A room is mended first, and then listed; the list only grows.
 """
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.test_architecture import Module, Sources, functions, read_sources
+from tests.test_architecture import PACKAGES, Module, Sources, functions, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS_OF_DOCSTRINGS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
@@ -102,11 +104,84 @@ def statements_assign_one_thing(sources: Sources) -> list[str]:
     ]
 
 
+LEVELS = frozenset(("debug", "info", "warning", "error", "exception", "critical", "log"))
+
+
+def log_calls(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
+    """Yield each call that logs, with its message. A line of the access log has members (`extra`) instead."""
+    for node in module.nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=log, attr=method), args=[first, *rest]):
+                receiver = ast.unparse(log)
+                is_log = method in LEVELS and receiver.endswith("log")
+                is_outage = method in ("begins", "ends") and receiver.endswith(("outage", "rivalry"))
+                if (is_log or is_outage) and not any(keyword.arg == "extra" for keyword in node.keywords):
+                    yield node, rest[0] if method == "log" else first
+
+
+def text_of(message: ast.expr, module: Module) -> str | None:
+    """Return a message with `%s` where a value stands; None if it is known only at run time."""
+    match message:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=pieces):
+            return "".join(str(piece.value) if isinstance(piece, ast.Constant) else "%s" for piece in pieces)
+        case ast.BoolOp(values=[*_, last]):
+            return text_of(last, module)
+        case ast.Name(id=name):
+            for node in module.nodes:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+                    return None if isinstance(node.value, ast.Name) else text_of(node.value, module)
+    return None
+
+
+def log_lines_are_sentences(sources: Sources) -> list[str]:
+    """A log line begins with a capital letter or a value, and ends with a full stop or a value."""
+    return [
+        module.at(call, f"{text!r}: a sentence with a capital letter and a full stop")
+        for module in sources.values()
+        for call, message in log_calls(module)
+        if (text := text_of(message, module)) is not None
+        if not re.match(r"[A-Z%]", text) or not re.search(r"(\.|%[sdgr]|%\.\df)$", text.removesuffix("\n%s"))
+    ]
+
+
+def log_lines_name_a_cause(sources: Sources) -> list[str]:
+    """A caught error is logged by `cause_of`: many errors have no text of their own."""
+    problems: list[str] = []
+    for module in sources.values():
+        for handler in (node for node in module.nodes if isinstance(node, ast.ExceptHandler) and node.name):
+            inside = set(ast.walk(handler))
+            problems += [
+                module.at(call, f"{handler.name}: log cause_of({handler.name}), which is never empty")
+                for call, _ in log_calls(module)
+                if call in inside
+                for argument in call.args
+                for value in logged_values(argument)
+                if isinstance(value, ast.Name) and value.id == handler.name
+            ]
+    return problems
+
+
+def logged_values(argument: ast.expr) -> Iterator[ast.expr]:
+    """Yield the expressions whose text an argument of a log call shows."""
+    match argument:
+        case ast.JoinedStr(values=pieces):
+            yield from (piece.value for piece in pieces if isinstance(piece, ast.FormattedValue))
+        case ast.BoolOp(values=values) | ast.Starred(value=ast.Tuple(elts=values)):
+            for value in values:
+                yield from logged_values(value)
+        case _:
+            yield argument
+
+
 Rule = Callable[[Sources], list[str]]
 RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (docstrings_stand_alone, ROOMS_OF_DOCSTRINGS),
     (statements_assign_one_thing, ROOMS_OF_ASSIGNMENTS),
     (variables_are_nouns, ROOMS_OF_VARIABLES),
+    (log_lines_are_sentences, PACKAGES),
+    (log_lines_name_a_cause, PACKAGES),
 )
 
 
@@ -126,6 +201,12 @@ def test_sources_keep_to_the_words(rule: Rule, rooms: tuple[str, ...]) -> None:
         (statements_assign_one_thing, "def f():\n    a, b = 1, 2"),
         (variables_are_nouns, "def f():\n    found = 1"),
         (variables_are_nouns, "def f(*, given): ..."),
+        (log_lines_are_sentences, 'log.info("stopped.")'),
+        (log_lines_are_sentences, 'self._log.log(level, "Stopped after %d s")'),
+        (log_lines_are_sentences, 'LINE = "Stopped"\n_log.exception(LINE)'),
+        (log_lines_are_sentences, 'self._outage.begins(outage.cause or f"Lost ({cause}): retrying")'),
+        (log_lines_name_a_cause, 'try:\n    f()\nexcept OSError as error:\n    log.warning("Lost (%s).", error)'),
+        (log_lines_name_a_cause, 'try:\n    f()\nexcept OSError as e:\n    outage.begins(f"Lost ({e}).")'),
     ],
 )
 def test_breach_is_reported(rule: Rule, text: str) -> None:

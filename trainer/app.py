@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from runtime.background import is_set_within
+from runtime.log_lines import cause_of
 from trainer.backend import Backend, CheckpointSource, EnvironmentSource
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.control_client import ControlClient
@@ -55,7 +56,7 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
         backend = make_backend(settings, control.environment, checkpoints)
         terminals = Terminals(backend, dialler)
         loop = SyncLoop(backend, control, name, time.monotonic, terminals.connect)
-        log.info("Trainer %s runs jobs on backend %s for %s", name, backend.name, settings.control_url)
+        log.info("Trainer %s runs jobs on backend %s for %s.", name, backend.name, settings.control_url)
         try:
             await _serve(loop, stop, ready_file)
         finally:
@@ -64,7 +65,7 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
         await dialler.close()
         await control.close()
         directory.release()
-    log.info("Trainer stopped")
+    log.info("Trainer stopped.")
 
 
 def backend_class(settings: Settings) -> BackendClass:
@@ -96,7 +97,9 @@ async def _take_directory(directory: TrainerDirectory, stop: asyncio.Event) -> s
             return directory.lock()
         except DirectoryInUseError as error:
             if not has_told:
-                log.warning("Waiting: %s. Stop it, or set another TOLLGATE_TRAINING_DIR", error)
+                log.warning(
+                    "Trainer waits: %s. Stop the other one, or set another TOLLGATE_TRAINING_DIR.", cause_of(error)
+                )
             has_told = True
         await is_set_within(stop, DIRECTORY_PAUSE_S)
     return None
@@ -113,7 +116,7 @@ async def _serve(loop: SyncLoop, stop: asyncio.Event, ready_file: Path | None) -
 
 async def _stop_on(stop: asyncio.Event, loop: SyncLoop) -> None:
     await stop.wait()
-    log.info("Stopping")
+    log.info("Trainer is stopping.")
     loop.stop()
 
 

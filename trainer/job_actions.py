@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from policy.training.statuses import Outcome
+from runtime.log_lines import cause_of
 from trainer.backend import Backend, BackendAwayError
 from trainer.control import Control, ControlAwayError
 from trainer.reconciler import Action, Forget, Start, Stop
@@ -89,7 +90,7 @@ class JobActions:
                 case Forget():
                     await self._forget(action)
         except (BackendAwayError, ControlAwayError) as error:  # the sync loop reports outages and decides again
-            log.debug("%s is decided again: %s", action, error)
+            log.debug("%s is decided again (%s).", action, cause_of(error))
         except Exception:
             log.exception("%s failed and is decided again. Please report this bug.", action)
             self._pause(action.job_id)
@@ -100,7 +101,7 @@ class JobActions:
         if claimed is None:
             self._not_before[start.job_id] = self._clock() + UNCLAIMABLE_S
             return
-        log.info("Starting job %s, attempt %d, on %s", claimed.job_id, claimed.attempt, ", ".join(start.hosts))
+        log.info("Starting job %s, attempt %d, on %s.", claimed.job_id, claimed.attempt, ", ".join(start.hosts))
         try:
             await self._backend.start(claimed, start.hosts)
         except BackendAwayError:
@@ -121,9 +122,9 @@ class JobActions:
             if self._pause(forget.job_id) == FIRST_PAUSE_S:
                 log.warning(
                     "What job %s left cannot be removed (%s); trying again until it can. Check the backend and"
-                    " TOLLGATE_CHECKPOINT_STORE",
+                    " TOLLGATE_CHECKPOINT_STORE.",
                     forget.job_id,
-                    error,
+                    cause_of(error),
                 )
             return
         self._pauses.pop(forget.job_id, None)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from policy.training.reports import CheckpointReport, JobReport
 from policy.training.statuses import Phase
 from runtime.background import is_set_within
+from runtime.log_lines import cause_of
 from trainer.backend import Backend, BackendAwayError
 from trainer.control import Control, ControlAwayError, ControlRefusedError
 from trainer.output_lines import batch
@@ -95,7 +96,8 @@ class Shipping:
         except Exception:
             self._stalled_since = self._stalled_since or self._clock()
             log.exception(
-                "Output of job %s could not be delivered; trying again in %g s", self._seen.job_id, FAILURE_PAUSE_S
+                "Output of job %s could not be delivered; retrying in %g s. Please report this bug.",
+                *(self._seen.job_id, FAILURE_PAUSE_S),
             )
             return FAILURE_PAUSE_S
         return 0 if self._has_more else PAUSE_S
@@ -111,10 +113,10 @@ class Shipping:
         except ControlRefusedError as refused:
             self._is_refused = True
             log.warning(
-                "Control refused output of job %s, attempt %d (%s); the rest of it is left out",
+                "Control refused output of job %s, attempt %d (%s); the rest of it is left out.",
                 observation.job_id,
                 observation.attempt,
-                refused,
+                cause_of(refused),
             )
         await self._tell_checkpoints()
         if is_complete or self._is_refused:
@@ -152,9 +154,9 @@ class Shipping:
             await self._control.checkpoints(self._seen.job_id, self.attempt, checkpoints)
         except ControlRefusedError as refused:
             log.warning(
-                "Control refused the checkpoints of job %s, attempt %d (%s); its list does not show the latest",
+                "Control refused the checkpoints of job %s, attempt %d (%s); its list does not show the latest.",
                 self._seen.job_id,
                 self.attempt,
-                refused,
+                cause_of(refused),
             )
         self._told = checkpoints

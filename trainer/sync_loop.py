@@ -11,7 +11,7 @@ from policy.training.reports import BackendReport, JobReport, WantedJob, WantedS
 from policy.training.resources import Host
 from policy.training.statuses import ENDED, Phase, Wanted
 from runtime.background import cancelled, is_set_within
-from runtime.log_lines import START_S, OutageLog
+from runtime.log_lines import START_S, OutageLog, cause_of
 from trainer.backend import Backend, BackendAwayError
 from trainer.control import AnotherTrainerError, Control, ControlAwayError
 from trainer.job_actions import JobActions
@@ -80,9 +80,7 @@ class SyncLoop:
         try:
             return await self.sync()
         except Exception:
-            log.exception(
-                "A round of the trainer failed; trying again in %g s. Please report this bug", FAILURE_PAUSE_S
-            )
+            log.exception("A round of the trainer failed; retrying in %g s. Please report this bug.", FAILURE_PAUSE_S)
             await asyncio.sleep(FAILURE_PAUSE_S)
             return False
 
@@ -120,10 +118,11 @@ class SyncLoop:
             reason = str(error) or f"The backend has not answered for {OBSERVE_S:.0f} s"
             self._begin(
                 self._backend_outage,
-                f"Training backend {self._backend.name} is away: {reason}. No job starts until it is back",
+                f"Training backend {self._backend.name} is away ({reason}); no job starts until it is back."
+                " Check the backend.",
             )
             return (), (), reason
-        self._backend_outage.ends(f"Training backend {self._backend.name} is back")
+        self._backend_outage.ends(f"Training backend {self._backend.name} is back.")
         return hosts, observations, None
 
     async def _ask(self, report: BackendReport) -> WantedState | None:
@@ -132,19 +131,19 @@ class SyncLoop:
         except ControlAwayError as error:
             self._begin(
                 self._control_outage,
-                f"Control is away: {error}. Jobs go on; none starts, and their output waits here."
-                " Check TOLLGATE_CONTROL_URL and the control plane",
+                f"Control is away ({cause_of(error)}); jobs go on, none starts, and their output waits here."
+                " Check TOLLGATE_CONTROL_URL and the control plane.",
             )
             return None
         except AnotherTrainerError:
             wanted_state = None
             self._rivalry.begins(
-                "Another trainer reports to this control plane; this one waits until it ends. Run one trainer"
+                "Another trainer reports to this control plane; this one waits until it ends. Run one trainer."
             )
         else:
-            self._rivalry.ends("The other trainer has ended; this one reports")
+            self._rivalry.ends("The other trainer has ended; this one reports.")
         self.has_synced.set()
-        self._control_outage.ends("Control answers this trainer again")
+        self._control_outage.ends("Control answers this trainer again.")
         return wanted_state
 
     def _begin(self, outage: OutageLog, message: str) -> None:
@@ -213,7 +212,7 @@ class SyncLoop:
         try:
             await closing
         except BackendAwayError as error:
-            log.warning("The training backend could not be closed: %s. Its jobs go on", error)
+            log.warning("The training backend could not be closed (%s); its jobs go on.", cause_of(error))
 
     def _owes(self) -> bool:
         """Return whether control does not know everything about a job that has ended."""

@@ -75,12 +75,12 @@ class Terminals:
         except (NoTerminalError, BackendAwayError) as error:
             await control.close(str(error) or "There is no shell on this node.")
             return
-        log.info("Opened a shell on node %d of %s", terminal.rank, terminal.job_id)
+        log.info("Opened a shell on node %d of %s.", terminal.rank, terminal.job_id)
         try:
             await _carry(shell, control)
         finally:
             await shell.close()
-        log.info("Closed a shell on node %d of %s", terminal.rank, terminal.job_id)
+        log.info("Closed a shell on node %d of %s.", terminal.rank, terminal.job_id)
 
 
 async def _carry(shell: Terminal, control: ControlSocket) -> None:

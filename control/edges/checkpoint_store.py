@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from policy.training.store_keys import store_key
 from runtime.daemon_threads import in_daemon_thread, start_daemon_thread
-from runtime.log_lines import OutageLog
+from runtime.log_lines import OutageLog, cause_of
 from runtime.object_store import NotInStoreError, ObjectStore, StoreError
 
 READ_TIMEOUT_S = 60.0
@@ -45,11 +45,11 @@ class CheckpointStore:
             raise CheckpointFileNotFoundError from None
         except StoreError as error:
             self._outage.begins(
-                f"The checkpoint store {self._store} cannot be read ({error}); downloads are answered with 503."
-                " Check TOLLGATE_CHECKPOINT_STORE and its credentials"
+                f"The checkpoint store {self._store} cannot be read ({cause_of(error)}); downloads are answered 503."
+                " Check TOLLGATE_CHECKPOINT_STORE and its credentials."
             )
             raise CheckpointStoreUnavailableError(str(error)) from None
-        self._outage.ends("The checkpoint store can be read again")
+        self._outage.ends("The checkpoint store can be read again.")
         return piece
 
 

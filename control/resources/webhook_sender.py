@@ -120,7 +120,10 @@ class WebhookSender:
                 )
             else:
                 log.error(
-                    "Webhook %s paused by a bug (%s); retrying.", webhook_id, type(error).__name__, exc_info=error
+                    "Webhook %s paused by a bug (%s); retrying. Please report this.",
+                    webhook_id,
+                    type(error).__name__,
+                    exc_info=error,
                 )
 
     async def _lane(self, webhook_id: str) -> None:

@@ -168,7 +168,9 @@ class Deliveries:
         self._slots.end(delivery)
         self._leases.release(delivery)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("A bug broke the delivery of %s; it is tried again.", delivery.request_id, exc_info=error)
+            log.error(
+                "A bug broke the delivery of %s; retrying. Please report this.", delivery.request_id, exc_info=error
+            )
         if self._runs and not self._drains:
             self._start_released()
             self._wake.set()
@@ -186,7 +188,11 @@ class Deliveries:
         try:
             trouble = await self._tell_twice(delivery)
         except AnswerLostError:
-            log.error("Redis has lost the answer of %s; its webhook is told a failure.", delivery.request_id)
+            log.error(
+                "Redis has lost the answer of %s; its webhook is told a failure. Use appendfsync always or replicas to"
+                " avoid it.",
+                delivery.request_id,
+            )
             if not await _until_recorded(partial(queue.answer_lost, delivery)):
                 return
             delivery = without_answer(delivery)
@@ -206,7 +212,9 @@ class Deliveries:
             counts.delivery("given_up")
             counts.request_ended(delivery.deployment, Status.WEBHOOK_FAILED)
             log.info(
-                "The webhook of %s was given up after %d tries: %s", delivery.request_id, delivery.attempt, trouble
+                "The webhook of %s was given up after %d tries (%s); the request is WEBHOOK_FAILED. Check its"
+                " receiver.",
+                *(delivery.request_id, delivery.attempt, trouble),
             )
 
     async def _tell_twice(self, delivery: Delivery) -> str:

@@ -53,4 +53,4 @@ class Readiness:
         elif finding.degraded:
             log.warning("Degraded: %s: %s", name, finding.degraded)
         else:
-            log.info("Readiness check %s has recovered", name)
+            log.info("Readiness check %s has recovered.", name)

@@ -105,7 +105,7 @@ class _Front:
         if not candidates:
             self._log.warning(
                 f"Refused a connection with a 503: {most} are open, and each has a request of a known caller under way."
-                " Look for what keeps their answers, or run more processes of this kind"
+                " Look for what keeps their answers, or run more processes of this kind."
             )
             return False
         strangers = [one for one in candidates if not one.was_known]
@@ -115,7 +115,7 @@ class _Front:
             self._log.warning(
                 f"Closed the connection that waited longest for its caller, as {most} are open: it had sent a part of a"
                 " request, or left its answer unread. If this goes on, limit the connections of each address in front"
-                " of this port, or close the port to those who do not need it"
+                " of this port, or close the port to those who do not need it."
             )
         longest.evict()
         return True

@@ -55,7 +55,7 @@ class Places:
             self._log.warning(
                 f"Workspace {workspace} got no further place: it holds {self._taken[workspace]} of {self._most}"
                 f" {self._what}, and {self._free} are free. Its request is refused; others go on. The workspace"
-                " must end some of its own, or wait"
+                " must end some of its own, or wait."
             )
             raise NoPlaceError(self._what)
         self._give(workspace)

@@ -92,4 +92,4 @@ def test_warning_that_is_due_many_times_is_logged_once_a_second_with_their_numbe
         paced.warning("refused")
     now[0] += 1
     paced.warning("refused")
-    assert caplog.messages == ["refused", "refused (49 more since the last such line)"]
+    assert caplog.messages == ["refused", "refused There were 49 more since the last such line."]

@@ -23,6 +23,7 @@ from control.records.console import InferenceCall
 from control.resources.console.calls import check_call
 from control.resources.console.console_sessions import ConsoleSession
 from policy.credentials import MODEL_CALLERS, KeyKind
+from runtime.log_lines import cause_of
 
 PATH = "/console/call"
 _LOOK_S = 0.2
@@ -62,7 +63,11 @@ async def _call(request: web.Request) -> web.StreamResponse:
         try:
             return await _while_connected(request, call)
         except ProxyUnavailableError as error:
-            log.warning("The proxy gave a call of the console no answer (%s); check TOLLGATE_PROXY_URL", error.reason)
+            log.warning(
+                "The proxy gave a call of the console no answer (%s); the page shows the error. Check the proxy and"
+                " TOLLGATE_PROXY_URL.",
+                error.reason,
+            )
             raise
 
 
@@ -115,7 +120,11 @@ async def _relay(request: web.Request, call: InferenceCall) -> web.StreamRespons
             async for piece in upstream.pieces():
                 await answer.write(piece)
         except AnswerBrokenError as error:
-            log.warning("A call of the console broke off: the proxy's answer ended early (%s)", error)
+            log.warning(
+                "A call of the console broke off: the proxy's answer ended early (%s). The page shows it as cut off."
+                " Check the proxy's log.",
+                cause_of(error),
+            )
             if request.transport is not None:
                 request.transport.abort()  # the page must not take a part for the whole
             return answer

@@ -131,7 +131,10 @@ async def render_problems(request: web.Request, handler: Handler) -> web.StreamR
         return render(problem)
     except tuple(TABLE) as error:
         if isinstance(error, DatabaseUnavailableError):
-            log.warning("Answered 503: database unreachable (%s)", error.reason)
+            log.warning(
+                "Answered 503: database unreachable (%s). Check the database server and TOLLGATE_DATABASE_URL.",
+                error.reason,
+            )
         return render(problem_of(error))
     except NoPlaceError as error:
         return render(problem_of(TooManyCallsError(error.what)))
@@ -141,7 +144,10 @@ async def render_problems(request: web.Request, handler: Handler) -> web.StreamR
         return render(bad_request("The body violates HTTP, or its encoding is not the declared one"))
     except Exception as error:  # noqa: BLE001  (the last line of defence; the message may hold a secret, the trace does not)
         where = "".join(traceback.format_tb(error.__traceback__))
-        log.error("bug in %s %s: %s\n%s", request.method, _route(request), type(error).__name__, where)
+        log.error(
+            "Answered 500: bug in %s %s (%s). Please report it.\n%s",
+            *(request.method, _route(request), type(error).__name__, where),
+        )
         return render(ProblemError(500, "INTERNAL_ERROR", "Internal error"))
 
 

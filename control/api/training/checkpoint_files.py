@@ -16,6 +16,7 @@ from control.resources.training import checkpoints
 from control.resources.training.download_links import Link
 from policy.training.reports import CheckpointFile
 from runtime.http.server import keep
+from runtime.log_lines import cause_of
 from runtime.object_store import StoreError
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,11 @@ async def _download(request: web.Request, link: Link, file: CheckpointFile, byte
                 await answer.write(piece[:rest])
                 rest -= len(piece)
         except StoreError as error:
-            log.warning("Download of a checkpoint's file was cut off: the store failed (%s)", error)
+            log.warning(
+                "Download of a checkpoint's file was cut off: the store failed (%s). The client has to ask again. Check"
+                " TOLLGATE_CHECKPOINT_STORE.",
+                cause_of(error),
+            )
         if rest > 0 and request.transport is not None:
             request.transport.abort()  # the caller must not take a part for the whole
     return answer

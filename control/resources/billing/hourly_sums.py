@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 60.0
 EVENTS_AT_ONCE = 5_000
 """The events of one transaction: tens of milliseconds, in which SQLite lets nobody else write."""
-_CONSEQUENCE = f"reports read events instead, which are kept meanwhile; next try in {LOOK_EVERY_S:.0f} s"
-_REACHED = "Hourly usage sums are being made, of workspace %s up to %s; reports read the rest from events"
-_ENDED = "Hourly usage sums are complete up to %s"
+_CONSEQUENCE = f"reports read events instead, which are kept meanwhile. Retrying in {LOOK_EVERY_S:.0f} s."
+_REACHED = "Hourly usage sums are being made, of workspace %s up to %s; reports read the rest from events."
+_ENDED = "Hourly usage sums are complete up to %s."
 _FAR_MS = 1 << 62
 
 
@@ -59,9 +59,9 @@ class HourlySumMaker:
             try:
                 await self.make()
             except DatabaseUnavailableError as error:
-                log.warning("Making hourly usage sums failed (%s); %s", error.reason, _CONSEQUENCE)
+                log.warning("Making hourly usage sums failed (%s); %s Check the database.", error.reason, _CONSEQUENCE)
             except Exception:  # a bug must not end it: reports would read ever more events
-                log.exception("Making hourly usage sums failed; %s", _CONSEQUENCE)
+                log.exception("Making hourly usage sums failed; %s Please report this bug.", _CONSEQUENCE)
 
     async def make(self) -> None:
         """Add up all hours that are final. A portion of each workspace in turn, so that none waits for a large one."""

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 EVENTS_AT_ONCE = 250
 """The events of one transaction. With 60 KB each, SQLite lets nobody else write for tens of milliseconds."""
-_REACHED = "Request metadata that no webhook is sent is being deleted, of workspace %s up to %s"
-_ENDED = "Request metadata that no webhook is sent is deleted up to %s"
+_REACHED = "Request metadata that no webhook is sent is being deleted, of workspace %s up to %s."
+_ENDED = "Request metadata that no webhook is sent is deleted up to %s."
 _FAR_MS = 1 << 62
 
 

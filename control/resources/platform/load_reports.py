@@ -81,7 +81,10 @@ class LoadReports:
             try:
                 await self.write()
             except Exception:  # a bug must not end all later writes
-                log.exception("Times of last requests not written; tried again in %.0f s.", LAST_REQUEST_INTERVAL_S)
+                log.exception(
+                    "Times of last requests could not be written; retrying in %.0f s. Please report this bug.",
+                    LAST_REQUEST_INTERVAL_S,
+                )
 
     async def write(self) -> None:
         """Write when deployments were last called. Kept while the database is unreachable."""

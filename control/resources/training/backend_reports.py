@@ -147,7 +147,11 @@ def _log_backend(old: BackendRecord | None, new: BackendRecord) -> None:
     if old is None or old.trainer != new.trainer:
         log.info("Trainer %s reports for the training backend %s.", new.trainer, new.backend)
     if new.reason is not None and (old is None or old.reason != new.reason):
-        log.warning("Training backend %s is away (%s); jobs stay as they are.", new.backend, new.reason)
+        log.warning(
+            "Training backend %s is away (%s); jobs stay as they are. Check the trainer's log and the backend.",
+            new.backend,
+            new.reason,
+        )
     if new.reason is None and old is not None and old.reason is not None:
         log.info("Training backend %s is back.", new.backend)
 

@@ -34,7 +34,7 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _BODILESS = frozenset((204, 304))
 _NOT_VISIBLE = re.compile(r"[^\x20-\x7e]")
 MAX_REASON_CHARS = 200
-OUTSIDE = "Request failed outside the pipeline, which is a bug; closing its connection."
+OUTSIDE = "Request failed outside the pipeline, which is a bug; closing its connection. Please report it."
 """The pipeline answers and logs its own failures; one that escapes it is logged here."""
 MAX_LATER_BYTES = 32_768
 """The most last bytes that leave without waiting for room. With more, the call's task waits for the caller."""

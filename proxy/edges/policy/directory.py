@@ -33,6 +33,7 @@ from proxy.edges.policy.replica_rows import EncodedGroup, ReplicaRows
 from proxy.errors import PolicyUnavailableError
 from proxy.records.head_facts import HeadFacts
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
+from runtime.log_lines import cause_of
 
 CACHE_WEIGHT = 16_000_000
 """The size of a worker's cache, in bytes of memory. The weights below are the measured sizes of values.
@@ -290,7 +291,7 @@ class SnapshotDirectory:
                 "Secret %s cannot be sent in a header field (%s); calls of its endpoints are answered 503."
                 " Store its value again.",
                 id,
-                error,
+                cause_of(error),
             )
             return UnusableSecret()
         return value

@@ -20,6 +20,7 @@ from proxy.errors import UpstreamUnreachableError
 from proxy.parts import UpstreamClient
 from proxy.records.messages import UpstreamAnswer, UpstreamCall
 from proxy.refusals import TargetCredentialError
+from runtime.log_lines import cause_of
 
 FETCH_TIMEOUT_S = 10.0
 RENEW_BEFORE_S = 300.0
@@ -133,7 +134,10 @@ class VendorCTokens:
                 try:
                     self._accounts[digest] = vendor_c.service_account(secret_value)
                 except ServiceAccountError as error:
-                    log.warning("A VENDOR_C secret is unusable (%s); its calls are answered 502. Store it anew.", error)
+                    log.warning(
+                        "A VENDOR_C secret is unusable (%s); its calls are answered 502. Store it anew.",
+                        cause_of(error),
+                    )
                     self._accounts[digest] = None
             return self._accounts[digest]
 

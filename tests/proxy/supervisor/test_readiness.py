@@ -16,7 +16,7 @@ def test_each_change_of_a_check_is_logged_once(caplog: pytest.LogCaptureFixture)
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("ERROR", "Not ready: redis: Redis is away. Start it"),
         ("WARNING", "Degraded: redis: no subscription"),
-        ("INFO", "Readiness check redis has recovered"),
+        ("INFO", "Readiness check redis has recovered."),
     ]
 
 

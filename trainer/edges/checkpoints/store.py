@@ -27,8 +27,8 @@ class Store(ObjectStore):
     def failed(self, reason: str) -> None:
         self._outage.begins(
             f"The checkpoint store {self} cannot be used ({reason}); checkpoints stay SYNCING and are tried again."
-            " Check TOLLGATE_CHECKPOINT_STORE, its credentials and its free space"
+            " Check TOLLGATE_CHECKPOINT_STORE, its credentials and its free space."
         )
 
     def works(self) -> None:
-        self._outage.ends(f"The checkpoint store {self} can be used again")
+        self._outage.ends(f"The checkpoint store {self} can be used again.")

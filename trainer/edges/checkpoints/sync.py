@@ -300,7 +300,7 @@ class CheckpointSync:
         self._synced[name] = replace(due, report=replace(due.report, files=files))
         self._reports[name] = self._synced[name].report
         self._outdated_at[name] = self._clock() + KEEP_OLD_S
-        log.info("Checkpoint %r of job %s is in the store: %d files, verified", name, self._job_id, len(files))
+        log.info("Checkpoint %r of job %s is in the store: %d files, verified.", name, self._job_id, len(files))
 
     async def _discard(self, due: _Complete) -> None:
         """Remove what was sent of it. It is looked at again, and sent when it is complete again."""
@@ -353,4 +353,4 @@ class CheckpointSync:
         self._refusals[name] = reason
         if (name, reason) not in self._warned:
             self._warned.add((name, reason))
-            log.warning("Checkpoint %r of job %s is not stored: %s", name, self._job_id, reason)
+            log.warning("Checkpoint %r of job %s is not stored (%s); the job goes on.", name, self._job_id, reason)

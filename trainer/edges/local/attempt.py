@@ -173,7 +173,10 @@ class LocalAttempt:
                 await checkpoints.restore(restore)
             except BackendAwayError as error:
                 if not has_told:
-                    log.warning("Job %s waits for its checkpoint: %s", self.job.job_id, error)
+                    log.warning(
+                        "Job %s waits for its checkpoint (%s). Check TOLLGATE_CHECKPOINT_STORE.",
+                        *(self.job.job_id, cause_of(error)),
+                    )
                 has_told = True
                 await asyncio.sleep(_STORE_PAUSE_S)
             else:
@@ -233,7 +236,7 @@ class LocalAttempt:
             self._loop.end()
         self._began.set()
         self.ended.set()
-        log.info("Job %s ended: %s (%s)", self.job.job_id, end.outcome.value, end.error_message or "no error")
+        log.info("Job %s ended: %s (%s).", self.job.job_id, end.outcome.value, end.error_message or "no error")
 
     async def _wait(self, node: LocalNode) -> None:
         await node.wait()

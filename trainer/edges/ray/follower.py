@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 from policy.training.statuses import Outcome
+from runtime.log_lines import cause_of
 from trainer.backend import BackendAwayError, OutputChunk
 from trainer.edges.ray.cluster import RayCluster
 from trainer.edges.ray.spool import Spool
@@ -64,10 +65,12 @@ class Follower:
             async for chunk in self._cluster.log(self._submission_id):
                 self.spool.feed(chunk)
         except BackendAwayError as error:
-            log.info("Ray's log of %s cannot be read now: %s It is read again.", self._submission_id, error)
+            log.info("Ray's log of %s cannot be read now (%s); retrying.", self._submission_id, cause_of(error))
             return False
         except (KeyError, TypeError, ValueError) as error:
-            log.warning("Ray's log of %s has a damaged record (%s). It is read again.", self._submission_id, error)
+            log.warning(
+                "Ray's log of %s has a damaged record (%s). It is read again.", self._submission_id, cause_of(error)
+            )
             return False
         return True
 

@@ -73,7 +73,7 @@ async def _alembic(engine: AsyncEngine, direction: Direction, to: str) -> None:
                 " Wait for the other migration, or end the long transactions that pg_stat_activity shows."
             )
             await asyncio.sleep(LOCK_PAUSE_S)
-        outage.ends("The database migration got its locks")
+        outage.ends("The database migration got its locks.")
 
 
 async def _without_waiting(engine: AsyncEngine, direction: Direction, to: str) -> bool:

@@ -27,7 +27,7 @@ from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPos
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.errors import CountersUnavailableError
 from runtime.backoff import pause_s
-from runtime.log_lines import START_S, OutageLog
+from runtime.log_lines import START_S, OutageLog, cause_of
 
 SettledThrough = Callable[[str], Awaitable[int]]
 """Asks a living incarnation up to which number all its settlements are in Redis. 0 when it does not answer."""
@@ -332,8 +332,8 @@ class Shipper:
         except IngestUnavailableError as error:
             self._outage.begins(
                 self._outage.cause
-                or f"Event shipping paused: control does not take events ({error}). Events wait in the journal. Check"
-                " that control is reachable and that TOLLGATE_INTERNAL_TOKEN is the same there."
+                or f"Event shipping paused: control does not take events ({cause_of(error)}). Events wait in the"
+                " journal. Check that control is reachable and that TOLLGATE_INTERNAL_TOKEN is the same there."
             )
             self._posting.failed()
             return False

@@ -18,6 +18,7 @@ from policy.snapshot import ModelRow, Row, RowKind, Wire
 from proxy.edges.policy.replica_file import connect_readonly
 from proxy.errors import PolicyUnavailableError
 from proxy.records.supervisor.policy_replica import ReplicaStore, ReplicaUpdate, ReplicaVersion
+from runtime.log_lines import cause_of
 
 SLICE = 32
 """The most changes that are applied at once."""
@@ -66,7 +67,7 @@ class ModelRows:
             log.warning(
                 "Models cannot be read from the policy replica (%s); platform models are not served until it is rebuilt"
                 " from control.",
-                error,
+                cause_of(error),
             )
             return False
         await self.apply_in_slices(self.changes(rows, reset=True))

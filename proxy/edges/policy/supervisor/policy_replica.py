@@ -21,6 +21,7 @@ from proxy.edges.policy.supervisor.row_tables import EncodedRow
 from proxy.errors import ReplicaUnwritableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import try_lock
+from runtime.log_lines import cause_of
 
 CHANGES_KEPT = 2000
 """The number of changes that the file names. A reader that missed more empties its cache."""
@@ -147,7 +148,7 @@ class PolicyReplica:
             self._conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self._conn.close()
         except sqlite3.DatabaseError as error:
-            log.warning("The policy replica that was replaced was damaged (%s). Check the disk.", error)
+            log.warning("The policy replica that was replaced was damaged (%s). Check the disk.", cause_of(error))
         _unlink(self._path, "-wal", "-shm")
 
     def committed(self, version: ReplicaVersion, conn: sqlite3.Connection, *, changed: bool) -> None:
@@ -279,7 +280,7 @@ def _open_or_create(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
         try:
             return _open(path)
         except sqlite3.DatabaseError as error:
-            log.warning("Policy replica %s cannot be used (%s); it is rebuilt from control.", path, error)
+            log.warning("Policy replica %s cannot be used (%s); it is rebuilt from control.", path, cause_of(error))
     _unlink(path)
     return _create(path), ReplicaVersion()
 

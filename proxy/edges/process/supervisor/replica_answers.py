@@ -58,7 +58,9 @@ class ReplicaAnswers:
         try:
             self._handle(slot, message)
         except Exception:
-            log.exception("A message of worker %d about replicas failed. Please report this bug.", slot)
+            log.exception(
+                "A message of worker %d about replicas failed; its call is refused. Please report this bug.", slot
+            )
             self._send(slot, {"is": "refused", "number": message["number"], "why": "bug"})
 
     def _handle(self, slot: int, message: Message) -> None:

@@ -15,6 +15,7 @@ from proxy.edges.replicas.supervisor.control_reports import (
     send_periodically,
 )
 from proxy.replicas.replica_calls import CallEnded
+from runtime.log_lines import cause_of
 
 INTERVAL_S = 1.0
 LONGEST_PAUSE_S = 5.0
@@ -63,7 +64,7 @@ class CallLog:
             self._keep(lines)
             raise
         except ReportRejectedError as error:
-            log.error("Control rejected log lines as malformed (%s). Please report this bug.", error)
+            log.error("Control rejected log lines as malformed (%s). Please report this bug.", cause_of(error))
 
     def _keep(self, lines: list[tuple[str, str | None, CallEnded]]) -> None:
         """Put lines back, as many as there is room for: they are the oldest."""

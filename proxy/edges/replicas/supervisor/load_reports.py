@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from policy.deployment_load import DeploymentLoad
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from runtime.backoff import pause_s
+from runtime.log_lines import cause_of
 
 GATHER_S = 0.04
 """Time between two posts, so that changes which come together are sent together."""
@@ -141,7 +142,7 @@ class LoadReports:
         try:
             await self._reports.post("loads", {"machine": self._machine, "loads": loads})
         except ReportRejectedError as error:
-            log.error("Control rejected a report of loads as malformed (%s). Please report this bug.", error)
+            log.error("Control rejected a report of loads as malformed (%s). Please report this bug.", cause_of(error))
 
     def _next_to_refresh(self) -> dict[str, None]:
         """All deployments in turn: so many at a time as fit into a post."""

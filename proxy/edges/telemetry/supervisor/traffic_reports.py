@@ -22,6 +22,7 @@ from proxy.edges.replicas.supervisor.control_reports import (
     ReportRejectedError,
     send_periodically,
 )
+from runtime.log_lines import cause_of
 
 INTERVAL_S = 5.0
 LONGEST_PAUSE_S = 20.0
@@ -127,5 +128,5 @@ class TrafficReports:
         try:
             await self._reports.post("traffic", {"sender": self.sender, "number": self._number, "rows": rows})
         except ReportRejectedError as error:
-            log.error("Control rejected traffic figures as malformed (%s). Please report this bug.", error)
+            log.error("Control rejected traffic figures as malformed (%s). Please report this bug.", cause_of(error))
         self._unanswered = []

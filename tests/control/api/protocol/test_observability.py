@@ -103,6 +103,6 @@ async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplo
         assert answer.status == 500
         assert await answer.json() == {"error": "Internal error", "code": "INTERNAL_ERROR"}
     await runner.cleanup()
-    assert "bug in GET /v1/models: RuntimeError" in caplog.text
+    assert "bug in GET /v1/models (RuntimeError)" in caplog.text
     assert workspace["api_key"].partition(".")[0] not in caplog.text
     assert workspace["api_key"] not in caplog.text
