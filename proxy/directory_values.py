@@ -1,6 +1,6 @@
 """The directory's values of keys and slugs, and what is cached with them until policy changes."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from policy.hosts import Reach
@@ -10,6 +10,7 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.request_report import CallLabels
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
+from proxy.records.request_fields import RequestFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ class Forwarding:
     url: str
     """"" if it leads to a replica: each call has one of its own."""
     reach: Reach
-    headers: Mapping[str, str]
+    headers: RequestFields
     """All but `x-request-id`."""
-    lines: bytes
-    """The same, encoded; empty unless calls share it."""
+    is_shared: bool
+    """Whether other calls go upstream the same way."""
 
 
 @dataclass(slots=True)

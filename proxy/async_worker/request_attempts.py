@@ -36,6 +36,7 @@ from proxy.async_worker.places import Payload
 from proxy.errors import PolicyUnavailableError, UpstreamError
 from proxy.parts import AsyncMeters, UpstreamClient
 from proxy.records.messages import UpstreamAnswer, UpstreamCall
+from proxy.records.request_fields import RequestFields
 from proxy.refusals import NoModelReplicaError, NoSuchModelError
 from proxy.replicas.replica_calls import BackgroundCall, CallEnded
 from proxy.replicas.replica_sending import send_to_replica
@@ -202,7 +203,7 @@ class RequestAttempts:
         call = UpstreamCall(
             url=run.url,
             method="POST",
-            headers=headers,
+            headers=RequestFields(headers),
             body=b"",
             deadline=perf_counter() + run.left_s,
             idle_timeout_s=self._parts.stream_idle_timeout_s,

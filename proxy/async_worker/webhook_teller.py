@@ -23,6 +23,7 @@ from proxy.async_worker.delivery import AnswerLostError
 from proxy.errors import PolicyUnavailableError, UpstreamError
 from proxy.parts import Directory, UpstreamClient
 from proxy.records.messages import UpstreamAnswer, UpstreamCall
+from proxy.records.request_fields import RequestFields
 from runtime.exhaustion import is_exhausted
 
 SMALL_BYTES = 256 << 10
@@ -120,7 +121,7 @@ class WebhookTeller:
         return UpstreamCall(
             delivery.webhook_endpoint,
             "POST",
-            {"user-agent": USER_AGENT, **message.headers},
+            RequestFields({"user-agent": USER_AGENT, **message.headers}),
             message.whole or b"",
             time.perf_counter() + self._parts.timeouts.whole_s,
             READ_TIMEOUT_S,

@@ -37,7 +37,7 @@ from proxy.dialects.middle.sealing import FOREIGN_REASONING, MARK, SealKeys, Sea
 from proxy.dialects.middle.stops import fill_empty_arguments
 from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
-from proxy.dialects.target_request import adds_stream_options, adds_usage, target_body, target_request
+from proxy.dialects.target_request import adds_stream_options, target_body, target_request
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.dialects.usage import OpenAiMeter, UsageMeter
 from proxy.dialects.vendor_rules.narrow_rules import fitted
@@ -45,8 +45,6 @@ from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.errors import UntranslatableError, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
-from proxy.json_text.encoded_name import encoded_name
-from proxy.json_text.json_edit import LONG_BYTES, MODEL_KEY, edit_only_occurrence, with_first_member
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 from proxy.records.messages import Received
@@ -175,19 +173,8 @@ class Dialects:
 
     def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
         """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it."""
-        model = target.target_model
-        outline = request.outline
         if request.streaming:
             attempt = self._as_known(target, attempt)
-        text = request.body if outline is None or outline.key_spans else outline.text
-        if model is not None and attempt.json is None and len(text) < LONG_BYTES:  # nearly every call
-            edited = edit_only_occurrence(text, MODEL_KEY, encoded_name(model))
-            json = request.json
-            if edited is not None and request.streaming and adds_usage(request, attempt):
-                is_new = "stream_options" not in json  # else that member is edited, by `_body`
-                edited = with_first_member(edited, chat_completions.INCLUDE_USAGE) if is_new else None
-            if edited is not None:
-                return edited if outline is None else outline.restored_body(edited)
         try:
             return target_body(request, target, attempt)
         except orjson.JSONEncodeError as error:  # orjson parses deeper nesting than it serializes

@@ -36,10 +36,10 @@ def target_body(request: Received, target: Target, attempt: DialectAttempt) -> R
     """The body of the same; empty if an upload is it."""
     if request.upload is not None:
         return b""
-    if attempt.is_translated:
+    if attempt.request is not None:  # it is translated
         left_out = () if attempt.asks_usage else (chat_completions.STREAM_OPTIONS,)
         return _written({name: value for name, value in (attempt.json or {}).items() if name not in left_out}, request)
-    asks_usage = adds_usage(request, attempt)
+    asks_usage = request.streaming and adds_usage(request, attempt)
     changes = chat_completions.changed_members(request.json, target.target_model, asks_usage=asks_usage)
     if attempt.json is None:
         return edit_members(request.body, request.json, changes, request.outline)

@@ -64,7 +64,10 @@ _DELTA = ReportPlace(None, frozenset(("message_delta",)))
 
 
 def usual_tokens(holder: Json, most: int) -> Tokens | None:
-    """Return what `OpenAiMeter` reads, in one step, for the usual report of Chat Completions; else None."""
+    """Read a report that is as nearly all of Chat Completions are; None for any other, which `OpenAiMeter` reads.
+
+    `OpenAiMeter` reads the same of it. It takes 10 Python calls and 200 bytecodes more: 2 µs of a governed call of 53.
+    """
     try:
         usage = holder["usage"]
         prompt = usage["prompt_tokens"]

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from proxy.accounting.reservations import LimitStatus
 from proxy.answers import AnswerFields, Headers
-from proxy.errors import UpstreamUnreachableError
 from proxy.records.messages import Incoming
+from proxy.records.request_fields import RequestFields
 
 MAX_METADATA_BYTES = 4096
 
@@ -40,11 +40,6 @@ RETURNED_FIELDS = frozenset(
 )
 """Fields of an upstream's answer that go to the caller."""
 
-_CONNECTION_FIELDS = frozenset(
-    ("host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "expect", "te")
-)
-"""Request fields that concern one connection only: the client sets them itself or not at all (RFC 9110 7.6.1)."""
-
 DIRECT_FORWARDED_FIELDS = (
     *FORWARDED_FIELDS,
     *("accept-language", "content-encoding", "content-language", "last-event-id", "prefer", "range"),
@@ -68,12 +63,12 @@ _QUERY_VALUE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 def forwarded_headers(
     incoming: Incoming, request_id: str, own: Mapping[str, str], fields: Sequence[str] = FORWARDED_FIELDS
-) -> dict[str, str]:
+) -> RequestFields:
     """The request fields for the upstream: `own` (dialect and credential), then the caller's allowed ones.
 
     No hop-by-hop field is in `fields`, but a caller may declare any field hop-by-hop (RFC 9110 7.6.1).
     """
-    headers = {"x-request-id": request_id, "accept-encoding": "identity", **own}
+    headers = RequestFields({"x-request-id": request_id, "accept-encoding": "identity", **own})
     header = incoming.header
     dropped = _connection_options(incoming) if header("connection") is not None else ()
     for name in fields:
@@ -94,18 +89,6 @@ def forwarded_values(incoming: Incoming) -> tuple[object, ...]:
         return ()
     joined = [tuple(values(name)) for name in _JOINED_FIELDS]
     return (incoming.request_target, *map(header, FORWARDED_FIELDS), *joined)
-
-
-def field_lines(headers: Mapping[str, str]) -> bytes:
-    """The request fields as lines, each with CRLF, without those that the upstream's client sets.
-
-    Raises `UpstreamUnreachableError` for a character that could smuggle in a line.
-    """
-    lines = [f"{name}: {value}\r\n" for name, value in headers.items() if name.lower() not in _CONNECTION_FIELDS]
-    text = "".join(lines)
-    if not text.count("\n") == len(lines) == text.count("\r") or "\0" in text:
-        raise UpstreamUnreachableError("the request's head holds a character that cannot be sent")
-    return text.encode("utf-8", "surrogateescape")
 
 
 def forwarded_query(target: str) -> str:

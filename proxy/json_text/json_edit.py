@@ -101,12 +101,6 @@ def edit_only_occurrence(raw: bytes, key: bytes, text: bytes) -> bytes | None:
     return b"".join((before, key, value[0], text, value[2]))
 
 
-def with_first_member(raw: bytes, member: bytes) -> bytes:
-    """An object that has members, with one more before them. `member`: as JSON text, with its key."""
-    start = raw.index(b"{") + 1
-    return b"%b%b,%b" % (raw[:start], member, raw[start:])
-
-
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:
     """`edit_members` for a long text: makes all changes in one pass and copies no unchanged byte."""
     edits: list[Change] = []

@@ -3,7 +3,7 @@
 Protocols hide the servers and clients from the stages and rules. `Received` is all that the dialects read of a call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,6 +13,7 @@ from proxy.answers import AnswerFields, Headers
 from proxy.json_text.large_json import Outline
 from proxy.json_text.segmented_body import RequestBody
 from proxy.records.head_facts import HeadFacts
+from proxy.records.request_fields import RequestFields
 
 MODELS_PATH = "/v1/models"
 
@@ -28,8 +29,6 @@ class Incoming(Protocol):
     kept: dict[str, Any]
     """Facts of the head alone that stages computed, each with a name. Requests with the same head may share it, so
     it depends on nothing else: not on `declared_bytes`, the time or policy. A server bounds how long it lasts."""
-    whole: bytes | None
-    """All of the body, if it came with the head: take it and set None, or `read` it."""
     body_wait_s: float
     """Time spent waiting for the body."""
     fault: Exception | None
@@ -156,8 +155,7 @@ class UpstreamCall:
     url: str
     """scheme://host[:port]/path?query"""
     method: str
-    headers: Mapping[str, str]
-    """Names in lower case."""
+    headers: RequestFields
     body: RequestBody
     deadline: float
     """Time by which the last byte must have arrived: `time.perf_counter` seconds."""
@@ -172,8 +170,6 @@ class UpstreamCall:
     """Time since which the call waits for its upstream. The client resets it if the last wait was for `record`."""
     request_id: str = ""
     """"" if there is none, or if it is among `headers`."""
-    lines: bytes = b""
-    """`headers` as `field_lines` encodes them, if a call like this was sent before; the client need not do it again."""
     written: bool = False
     """Set by the client with the first byte that it writes."""
 

@@ -21,7 +21,7 @@ from proxy.directory_values import Forwarding, Shape
 from proxy.error_bodies import read_refusal
 from proxy.exchange import Admitted, Answering, RequestContext
 from proxy.http_rules import target_rules
-from proxy.http_rules.headers import field_lines, forwarded_headers, forwarded_query
+from proxy.http_rules.headers import forwarded_headers, forwarded_query
 from proxy.http_rules.refused_requests import REFUSING
 from proxy.json_text.segmented_body import RestoredBody
 from proxy.json_text.sliced_json import AT_ONCE_BYTES
@@ -78,7 +78,6 @@ class Dispatch:
                 reach=forwarding.reach,
                 upload=context.upload,
                 request_id=context.request_id,
-                lines=forwarding.lines,
             )
             if not forwarding.url:
                 upstream = await self._to_replica(context, admitted, forwarding.request, outbound)
@@ -112,7 +111,7 @@ class Dispatch:
         credential = await self._credential(context, target)
         forwarding = self._forwarding(context, admitted, credential)
         context.shape = None  # to be made anew, with what is kept from now on
-        if forwarding.lines:
+        if forwarding.is_shared:
             context.forwarding = forwarding
             if facts.forwarded:
                 directory.keep_forwarding(facts.forwarded, endpoint, forwarding)
@@ -166,7 +165,7 @@ class Dispatch:
             url=request.url_at(base_url) if base_url else "",
             reach=reach,
             headers=headers,
-            lines=field_lines(headers) if _is_shared(context, target) else b"",
+            is_shared=_is_shared(context, target),
         )
 
     def _base_url(self, target: Target) -> tuple[str, Reach]:

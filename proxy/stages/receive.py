@@ -3,7 +3,7 @@
 No body is read for an unauthenticated caller. The body is parsed just far enough to know slug and streaming.
 """
 
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -99,30 +99,20 @@ class Receive:
         """The answer to a browser's preflight request; None for any other request."""
         return self._cors.preflight(context.incoming, context.facts.purpose is Purpose.INVOKE)
 
-    def body(self, context: RequestContext) -> Awaitable[None] | None:
-        """Read the request's body: of a form as much as tells its model, otherwise all of it.
-
-        Returns None if that is done, as for nearly all bodies: they came with their head. Else await it.
-        """
+    async def body(self, context: RequestContext) -> None:
+        """Read the request's body: of a form as much as tells its model, otherwise all of it."""
         facts = context.facts.body
         if facts is None:
             facts = context.facts.body = _body_facts(context)
         if facts.is_form:
-            return self._form(context, facts.metadata)
-        incoming = context.incoming
-        load = context.load
-        assert load is not None  # it has entered
-        body = incoming.whole
-        if body is None or (size_bytes := len(body)) > self._max_body_bytes:
-            return self._json(context, facts.metadata)
-        load.hold(size_bytes)
-        incoming.whole = None  # the context has it
-        context.request_bytes = size_bytes
+            await self._form(context, facts.metadata)
+            return
+        body = await self._whole(context, self._max_body_bytes)
         parsed = request_json_at_once(body)
         if parsed is None:
-            return self._parse_in_slices(context, facts.metadata, body)
+            assert context.identified is not None  # no body is read for others
+            parsed = await request_json_in_slices(body, context.identified.key.workspace_id, self._slices)
         _understand(context, facts.metadata, body, *parsed)
-        return None
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
         """Read all of a direct call's body, which may be anything.
@@ -153,31 +143,18 @@ class Receive:
         context.output_cap = None
         context.answers = upload.most_answers(call_bound.most_form_answers(context.facts.path))
 
-    async def _json(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
-        body = await self._whole(context, self._max_body_bytes)
-        parsed = request_json_at_once(body)
-        if parsed is None:
-            await self._parse_in_slices(context, metadata, body)
-        else:
-            _understand(context, metadata, body, *parsed)
-
-    async def _parse_in_slices(self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes) -> None:
-        assert context.identified is not None  # no body is read for others
-        workspace = context.identified.key.workspace_id
-        _understand(context, metadata, body, *await request_json_in_slices(body, workspace, self._slices))
-
     async def _whole(self, context: RequestContext, max_bytes: int) -> bytes:
         incoming = context.incoming
         load = context.load
         assert load is not None  # it has entered
-        declared = incoming.declared_bytes
-        if declared is not None and declared > max_bytes:
+        declared = incoming.declared_bytes or 0
+        if declared > max_bytes:
             raise BodyTooLargeError(declared, max_bytes)
-        if declared is not None and declared > SMALL_BYTES:
+        if declared > SMALL_BYTES:
             load.expect(declared)
         body = await incoming.read()
         load.hold(len(body))
-        if len(body) != declared:  # most bodies arrive at once
+        if len(body) != incoming.declared_bytes:  # most bodies arrive at once
             body = await _joined(load, incoming, body, max_bytes)
         context.request_bytes = len(body)
         return body

@@ -10,6 +10,7 @@ from proxy.answers import AnswerFields, Headers
 from proxy.errors import UpstreamUnreachableError
 from proxy.http_rules.headers import answer_fields
 from proxy.records.messages import UpstreamCall
+from proxy.records.request_fields import RequestFields
 from tests.fakes.journal import written
 
 Piece = bytes | Exception | asyncio.Event
@@ -117,7 +118,8 @@ class FakeUpstream:
         if call.record is not None and not call.record.is_written:
             await written(call.record)
             call.waiting_since = perf_counter()
-        headers = {"x-request-id": call.request_id, **call.headers} if call.request_id else call.headers
+        own = {"x-request-id": call.request_id} if call.request_id else {}
+        headers = RequestFields({**own, **call.headers})
         self.calls.append(replace(call, headers=headers))  # a copy: the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
         if call.upload is not None and not isinstance(self.script[0], UNSENT):

@@ -29,7 +29,6 @@ class FakeIncoming:
         self.declared_bytes: int | None = None
         self.kept: dict[str, Any] = {}
         self.repeats = False
-        self.whole: bytes | None = None
         self.body_wait_s = 0.0
         self.fault: Exception | None = None
         self.parts: deque[Part] = deque()
@@ -55,10 +54,6 @@ class FakeIncoming:
     async def read(self, at_least: int = 1) -> bytes:
         self.reads += 1
         await asyncio.sleep(0)  # the real one may suspend anywhere
-        if self.whole is not None:
-            whole = self.whole
-            self.whole = None
-            return whole
         while self.parts:
             part = self.parts.popleft()
             if isinstance(part, asyncio.Event):

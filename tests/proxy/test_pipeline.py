@@ -484,18 +484,6 @@ async def test_413_names_both_sizes() -> None:
     assert (await rig.serve(exact)).status == 400
 
 
-async def test_body_that_came_with_its_head_is_taken_and_bounded(rig: PathRig) -> None:
-    """The body's bytes are the call's alone, so that a stream's call can free them."""
-    incoming = asking()
-    incoming.whole = incoming.parts.popleft()  # type: ignore[assignment]  # bytes
-    rig.upstream.will(answer(completion()))
-    assert (await rig.serve(incoming)).status == 200
-    assert (incoming.whole, incoming.reads) == (None, 0)
-    large = FakeIncoming().saying(b"x" * 101)
-    large.whole = b"x" * 101
-    assert (await PathRig(max_body_bytes=100).serve(large)).status == 413
-
-
 async def test_body_of_too_many_values_is_refused_before_it_is_parsed(rig: PathRig) -> None:
     """Parsing 100 MB of `{},` would take 3 GB and block the loop for half a minute."""
     rig = rig.rebuilt(max_body_bytes=100_000_000)

@@ -20,10 +20,8 @@ COMPLETIONS_PATH = "/v1/completions"
 EMBEDDINGS_PATH = "/v1/embeddings"
 PATHS = frozenset((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH))
 _PATHS_WITH_STREAM_OPTIONS = frozenset((CHAT_PATH, COMPLETIONS_PATH))
-
-INCLUDE_USAGE = b'"stream_options":{"include_usage":true}'
-"""The member that requests a stream's usage."""
 STREAM_OPTIONS = "stream_options"
+"""The member that requests a stream's usage."""
 USAGE_NAMES = (b"stream_options", b"include_usage")
 """Names of that member in the refusals of servers that do not know it."""
 

@@ -129,7 +129,6 @@ class HttpExchange:
         "room_wait_s",
         "sent_bytes",
         "started",
-        "whole",
     )
 
     def __init__(self, connection: ExchangeConnection, head: ParsedHead, whole: bytes | None = None) -> None:
@@ -144,17 +143,20 @@ class HttpExchange:
         self.body_wait_s = self.room_wait_s = 0.0
         self.sent_bytes = 0
         self.keep_alive = self.started = self._aborted = self.finishes_later = False
-        self._parts: list[bytes] = []
-        self.whole = whole
-        if whole is not None:
-            self.declared_bytes: int | None = len(whole)
-            self.complete = True  # the whole body was received
-        else:
+        self._broken = self._continued = False
+        self.read_bytes = 0
+        self._wanted_bytes = 0  # wake the waiter when so many were received
+        self._waiter: asyncio.Future[None] | None = None
+        if whole is None:
+            self._parts: list[bytes] = []
             self.declared_bytes = head.declared_bytes
-            self.complete = self._broken = self._continued = False
-            self.read_bytes = self.received_bytes = 0
-            self._wanted_bytes = 0  # wake the waiter when so many were received
-            self._waiter: asyncio.Future[None] | None = None
+            self.received_bytes = 0
+            self.complete = False
+        else:
+            self._parts = [whole]
+            self.declared_bytes = self.received_bytes = len(whole)
+            self.complete = True  # the whole body was received
+            connection.unread_bytes += self.received_bytes
 
     # --- for the connection -------------------------------------------------------------------------------------------
 
@@ -218,10 +220,6 @@ class HttpExchange:
                 await self._wait_for_body(at_least)
             if self._broken:
                 raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
-        if self.whole is not None:
-            whole = self.whole
-            self.whole = None
-            return whole
         parts = self._parts
         if not parts:
             return b""

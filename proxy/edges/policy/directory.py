@@ -162,7 +162,7 @@ class SnapshotDirectory:
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
         entry = self._cache.entry((_ENDPOINT, endpoint.slug))
-        size = len(repr(values)) + len(forwarding.lines)
+        size = len(repr(values)) + len(forwarding.headers.lines)
         if entry is None or entry.value != endpoint or size > MAX_FORWARDED_BYTES:
             return
         secret = self._secret_row(endpoint, forwarding)

@@ -20,15 +20,12 @@ from proxy.edges.upstream.connection import StaleConnectionError, UpstreamConnec
 from proxy.edges.upstream.egress import Egress, Origin
 from proxy.edges.upstream.shared_state import SharedState
 from proxy.errors import UpstreamTimeoutError, UpstreamUnreachableError
-from proxy.http_rules.headers import field_lines
 from proxy.records.messages import UpstreamCall
 from runtime.exhaustion import NoLocalPortError
 
 _ORIGIN = re.compile(r"(https?)://(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 _BODILESS = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 """Methods that get no `content-length: 0` (RFC 9110 8.6)."""
-_REPEATED = b"%b %b%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n"
-"""The head of a request whose fields are encoded already: method, line of the route, fields, request id, length."""
 
 KNOWN_ROUTES = 1024
 SWEEPS_PER_IDLE_TIME = 11
@@ -73,13 +70,8 @@ class HttpUpstream:
         if route is None or route.reach is not call.reach:
             route = self._make_route(call)
         pool = route.pool
-        lines = call.lines
-        request_id = call.request_id
+        head = _head(route.line, call)
         sent_once_only = call.upload is not None  # an upload cannot be repeated: use no connection that may be stale
-        if lines and request_id.isprintable() and not sent_once_only:  # nearly every call
-            head = _REPEATED % (call.method.encode(), route.line, lines, request_id.encode(), len(call.body))
-        else:
-            head = _head(route.line, call)
         if sent_once_only:
             connection = await pool.take_new(call.deadline)
         else:
@@ -132,7 +124,7 @@ class HttpUpstream:
             pool = self._pools[(base, call.reach)] = self._make_pool(base, call.reach)
         if len(self._routes) >= KNOWN_ROUTES:
             self._routes.clear()
-        line = f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n".encode()
+        line = f"{target} HTTP/1.1\r\nhost: {pool.host}\r\n"
         route = self._routes[call.url] = _Route(pool, call.reach, line)
         return route
 
@@ -174,22 +166,22 @@ class HttpUpstream:
             self._sweep = self._shared.loop.call_later(wait_s, self._sweep_pools)
 
 
-def _head(line: bytes, call: UpstreamCall) -> bytes:
-    """The head of a request that is not like an earlier one. Raises `UpstreamUnreachableError`."""
+def _head(line: str, call: UpstreamCall) -> bytes:
+    """Encode the request's head. Raises `UpstreamUnreachableError`."""
     method = call.method
-    headers = call.headers
+    request_id = call.request_id
+    if not (method.isprintable() and request_id.isprintable()):
+        raise UpstreamUnreachableError("the request's method or id cannot be sent")
     upload = call.upload
-    framing = b""
-    if not method.isprintable():
-        raise UpstreamUnreachableError("the request's method cannot be sent")
-    if call.request_id:
-        headers = {"x-request-id": call.request_id, **headers}
     length = len(call.body) if upload is None else upload.length
     if length is None:
-        framing = b"transfer-encoding: chunked\r\n"
+        framing = "transfer-encoding: chunked\r\n"
     elif length or upload is not None or method not in _BODILESS:
-        framing = b"content-length: %d\r\n" % length
-    return b"%b %b%b%b\r\n" % (method.encode(), line, field_lines(headers), framing)
+        framing = f"content-length: {length}\r\n"
+    else:
+        framing = ""
+    own = f"x-request-id: {request_id}\r\n" if request_id else ""
+    return b"%b%b\r\n" % (f"{method} {line}{own}{framing}".encode(), call.headers.lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +190,7 @@ class _Route:
 
     pool: "_Pool"
     reach: Reach
-    line: bytes
+    line: str
 
 
 class _Pool:

@@ -19,6 +19,7 @@ from proxy.dialects.vendor_rules import vendor_c
 from proxy.errors import UpstreamUnreachableError
 from proxy.parts import UpstreamClient
 from proxy.records.messages import UpstreamAnswer, UpstreamCall
+from proxy.records.request_fields import RequestFields
 from proxy.refusals import TargetCredentialError
 from runtime.log_lines import cause_of
 
@@ -32,7 +33,7 @@ MAX_ANSWER_BYTES = 65_536
 MAX_ACCOUNTS = 1_024
 """Most accounts whose parsed keys are cached, invalid ones included."""
 log = logging.getLogger(__name__)
-_HEADERS = {"content-type": "application/x-www-form-urlencoded", "accept": "application/json"}
+_HEADERS = RequestFields({"content-type": "application/x-www-form-urlencoded", "accept": "application/json"})
 
 
 @dataclass(slots=True)

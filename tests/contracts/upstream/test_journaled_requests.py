@@ -13,6 +13,7 @@ from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
 from proxy.errors import JournalUnavailableError
 from proxy.records.messages import UpstreamCall
+from proxy.records.request_fields import RequestFields
 from tests import upstream as script
 from tests.contracts.upstream.test_uploads import FakeUpload
 from tests.fakes.directory import SLUG, platform
@@ -46,7 +47,7 @@ async def client(upstream: ScriptedUpstream) -> AsyncIterator[HttpUpstream]:
 def call(upstream: ScriptedUpstream, record: JournaledCall | None, upload: FakeUpload | None = None) -> UpstreamCall:
     deadline = time.perf_counter() + 20
     return UpstreamCall(
-        upstream.url, "POST", {}, b"{}", deadline, 20, Reach.OPERATOR, upload, record, time.perf_counter()
+        upstream.url, "POST", RequestFields(), b"{}", deadline, 20, Reach.OPERATOR, upload, record, time.perf_counter()
     )
 
 

@@ -13,6 +13,7 @@ from proxy.edges.upstream.client import HttpUpstream, PoolLimits
 from proxy.edges.upstream.egress import Egress
 from proxy.errors import UpstreamResetError
 from proxy.records.messages import UpstreamCall
+from proxy.records.request_fields import RequestFields
 from proxy.refusals import MalformedRequestError
 from tests import upstream as script
 from tests.upstream import Exchange, ScriptedUpstream
@@ -70,7 +71,9 @@ async def client(upstream: ScriptedUpstream) -> AsyncIterator[HttpUpstream]:
 
 
 def call(upstream: ScriptedUpstream, upload: FakeUpload | None) -> UpstreamCall:
-    return UpstreamCall(upstream.url, "POST", {}, b"", time.perf_counter() + 20, 20, Reach.OPERATOR, upload=upload)
+    return UpstreamCall(
+        upstream.url, "POST", RequestFields(), b"", time.perf_counter() + 20, 20, Reach.OPERATOR, upload=upload
+    )
 
 
 async def fetch(client: HttpUpstream, call: UpstreamCall) -> tuple[int, bytes]:

@@ -22,6 +22,7 @@ from proxy.edges.upstream.shared_state import READ_BYTES, SharedState
 from proxy.errors import CallerGoneError, UpstreamCutError, UpstreamError
 from proxy.http_rules.headers import answer_fields
 from proxy.records.messages import UpstreamCall
+from proxy.records.request_fields import RequestFields
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class Rig:
         assert step(self.asking) is None
 
     def ask(self) -> Coroutine[Any, Any, HttpAnswer]:
-        call = UpstreamCall("http://h/", self.method, {}, b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
+        call = UpstreamCall("http://h/", self.method, RequestFields(), b"{}", perf_counter() + 60, 60, Reach.OPERATOR)
         answer = HttpAnswer(call, self.connection)
         self.connection.begin(answer, call, b"POST / HTTP/1.1\r\n\r\n")
         return _answered(answer)

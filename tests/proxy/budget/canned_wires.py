@@ -7,7 +7,8 @@ eight callers meet in each tick, as they do in a busy worker.
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from heapq import heappop, heappush
+from typing import Any, cast
 
 import hiredis
 import uvloop
@@ -18,6 +19,8 @@ from proxy.edges.upstream.egress import Origin
 
 TakeReply = Callable[[int], bytes]
 """The reply of take.lua that admits that many calls."""
+CALL_S = 100e-6
+"""The duration of a call by the time of a `CannedLoop`."""
 _BEFORE_ESTIMATES = len(("EVALSHA", "script", "1", "key", "layout", "values", "incarnation"))
 _COUNTS = slice(6, 8)
 """Position of the numbers of groups and of columns in take.lua's packed values."""
@@ -76,7 +79,7 @@ class CannedCaller:
         self._ending = ending
         self._buffer = buffer
         self._connection = connection
-        self._loop = asyncio.get_running_loop()
+        self._loop = cast("CannedLoop", asyncio.get_running_loop())
         self.done: asyncio.Future[None] = self._loop.create_future()
         self.answers: list[bytes] = []
         """The first and the last one."""
@@ -92,6 +95,7 @@ class CannedCaller:
         if not data.endswith(self._ending):
             return
         self._left -= 1
+        self._loop.call_answered()
         if not self.answers or not self._left:
             self.answers.append(data)
         if self._left:
@@ -169,13 +173,69 @@ class CannedRedis:
         return b":1\r\n"
 
 
+class CannedTimer:
+    """A timer of a `CannedLoop`."""
+
+    def __init__(self, at_s: float, callback: Callable[..., object], values: tuple[object, ...]) -> None:
+        self.at_s = at_s
+        self.callback = callback
+        self.values = values
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Keep it from expiring."""
+        self._is_cancelled = True
+
+    def cancelled(self) -> bool:
+        """Whether it will not expire."""
+        return self._is_cancelled
+
+    def when(self) -> float:
+        """When it expires, by the loop's time."""
+        return self.at_s
+
+    def __lt__(self, other: "CannedTimer") -> bool:
+        return self.at_s < other.at_s
+
+
 class CannedLoop(uvloop.Loop):
-    """A loop whose only outgoing connection is to a `CannedRedis`."""
+    """A loop whose only outgoing connection is to a `CannedRedis`, and whose time is the number of answered calls.
+
+    So as many timers expire on a busy machine, and while something counts, as on an idle one.
+    """
 
     def __init__(self, take: Script, take_reply: TakeReply) -> None:
         super().__init__()
         self._take = (take, take_reply)
+        self._now_s = 0.0
+        self._timers: list[CannedTimer] = []
         self.redis: CannedRedis
+
+    def time(self) -> float:
+        """Seconds since the loop was made, as if a call took 100 µs."""
+        return self._now_s
+
+    def call_later(  # type: ignore[override]  # typeshed's has a TypeVarTuple
+        self, delay: float, callback: Callable[..., object], *args: object, context: object = None
+    ) -> CannedTimer:
+        """Call back when so many seconds' calls are answered."""
+        return self.call_at(self._now_s + delay, callback, *args)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: object, context: object = None
+    ) -> CannedTimer:
+        """Call back at this time."""
+        timer = CannedTimer(when, callback, args)
+        heappush(self._timers, timer)
+        return timer
+
+    def call_answered(self) -> None:
+        """Let the time of a call pass, and what was to happen in it."""
+        self._now_s += CALL_S
+        while self._timers and self._timers[0].at_s <= self._now_s:
+            timer = heappop(self._timers)
+            if not timer.cancelled():
+                self.call_soon(timer.callback, *timer.values)
 
     async def create_connection(self, protocol_factory: Any, *place: Any, **options: Any) -> Any:
         protocol = protocol_factory()

@@ -98,7 +98,7 @@ def counting_calls(counts: Counts) -> Iterator[None]:
 
 @contextmanager
 def counting_bytecodes(counts: Counts) -> Iterator[None]:
-    """Count the bytecodes that this thread executes in the product's own code. Slow: timers expire more often."""
+    """Count the bytecodes that this thread executes in the product's own code."""
     functions = Functions()
 
     def count(frame: FrameType, event: str, _arg: object) -> Callable[..., Any] | None:
@@ -164,18 +164,13 @@ def check(
 ) -> None:
     """Assert that what a call takes is within these ceilings. Prints the report.
 
-    They are of Python 3.11. Later versions make as many calls, and up to a tenth fewer bytecodes. Timers count too, and
-    more of them expire during a count on a busy machine: so one count of three suffices.
+    They are of Python 3.11. Later versions make as many calls, and up to a tenth fewer bytecodes.
     """
-    counted = []
-    for _ in range(3):
-        spent = count()
-        print(f"\n{report(spent)}")
-        sums = [sum(counter.values()) for counter in (spent.calls, spent.c_calls, spent.bytecodes)]
-        if all(figure <= ceiling for figure, ceiling in zip(sums, (calls, c_calls, bytecodes), strict=True)):
-            return
-        counted.append(sums)
-    raise AssertionError(f"Python calls, C calls, bytecodes: {counted} in three counts")
+    spent = count()
+    print(f"\n{report(spent)}")
+    sums = [sum(counter.values()) for counter in (spent.calls, spent.c_calls, spent.bytecodes)]
+    within = [amount <= ceiling for amount, ceiling in zip(sums, (calls, c_calls, bytecodes), strict=True)]
+    assert all(within), f"Python calls, C calls, bytecodes: {sums}"
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from proxy.edges.replicas.supervisor.probe_lanes import ProbeLane, ProbeLanes
 from proxy.errors import UpstreamError, UpstreamTimeoutError, UpstreamUnreachableError
 from proxy.parts import UpstreamClient
 from proxy.records.messages import UpstreamCall
+from proxy.records.request_fields import RequestFields
 from proxy.replicas.supervisor.replica_health import Probe, ReplicaHealth
 from runtime.exhaustion import Exhaustion, is_exhausted
 
@@ -34,7 +35,7 @@ SLOW_S = 0.5
 MAX_BODY_BYTES = 65_536
 """The bytes of an answer's body that are read; a longer one is cut off there."""
 REMEDY = "Check the replica, and the deployment's `health`."
-_HEADERS = {"user-agent": "tollgate-health-check", "accept": "*/*"}
+_HEADERS = RequestFields({"user-agent": "tollgate-health-check", "accept": "*/*"})
 log = logging.getLogger(__name__)
 
 

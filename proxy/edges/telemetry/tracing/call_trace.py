@@ -9,6 +9,7 @@ from proxy.accounting.request_report import RequestReport
 from proxy.edges.telemetry.tracing import attributes
 from proxy.edges.telemetry.tracing.attributes import Attributes
 from proxy.records.messages import Incoming, Received, UpstreamCall
+from proxy.records.request_fields import RequestFields
 from runtime.tracing.current import Work
 from runtime.tracing.propagation import NO_PARENT, fields_of, parent_of
 
@@ -62,8 +63,7 @@ class CallTrace(Work):
             parent = self._upstream = self._tracer.start_span(name, self._within, SpanKind.CLIENT, described)
         fields = fields_of(parent)
         headers = {name: value for name, value in call.headers.items() if name not in ("traceparent", "tracestate")}
-        call.headers = headers | fields
-        call.lines = b""
+        call.headers = RequestFields(headers | fields)
 
     def answered(self, status: int) -> None:
         """Record the status of the upstream's answer, whose head has arrived."""
