@@ -13,6 +13,7 @@ from proxy.directory_values import Forwarding, Identified, Shape
 from proxy.edges.policy.directory import MAX_FORWARDED_BYTES
 from proxy.errors import PolicyUnavailableError
 from proxy.records.head_facts import HeadFacts, Purpose
+from proxy.records.request_fields import RequestFields
 from tests.contracts.policy.test_replica import World, endpoint, group, key, secret, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 
@@ -39,7 +40,8 @@ def shape(world: World, caller: Identified) -> Shape:
     credential = world.directory.secret("s")
     attempt = DialectAttempt("chat_completions", "chat_completions")
     request = UpstreamRequest("/v1/chat/completions", {})
-    forwarding = Forwarding(attempt, (), credential, request, "https://vendor.test/v1", Reach.OPERATOR, {}, b"")
+    url = "https://vendor.test/v1"
+    forwarding = Forwarding(attempt, (), credential, request, url, Reach.OPERATOR, RequestFields(), is_shared=True)
     return Shape(caller, route, b"", forwarding)
 
 
@@ -103,8 +105,9 @@ def test_forwarding_of_long_fields_is_not_kept(published: World) -> None:
     directory = published.directory
     call_shape = shape(published, identified(published))
     assert call_shape.forwarding is not None
-    for values, lines in ((("/" + "a" * MAX_FORWARDED_BYTES,), b""), (VALUES, b"x" * MAX_FORWARDED_BYTES)):
-        directory.keep_forwarding(values, call_shape.route.endpoint, replace(call_shape.forwarding, lines=lines))
+    long = RequestFields({"user-agent": "x" * MAX_FORWARDED_BYTES})
+    for values, fields in ((("/" + "a" * MAX_FORWARDED_BYTES,), RequestFields()), (VALUES, long)):
+        directory.keep_forwarding(values, call_shape.route.endpoint, replace(call_shape.forwarding, headers=fields))
         assert directory.forwarding(values, SLUG) is None
 
 
