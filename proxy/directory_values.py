@@ -73,7 +73,7 @@ class Forwarding:
     headers: RequestFields
     """All but `x-request-id`."""
     is_shared: bool
-    """Whether other calls go upstream the same way."""
+    """True if other calls go upstream the same way."""
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "proxy.refusals": ("proxy.answers", "proxy.errors", "runtime.exhaustion", "runtime.shares.places"),
     "proxy.records.": (
         "proxy.answers",
+        "proxy.errors",
         "proxy.records.",
         "proxy.accounting.journaled_call",
         "proxy.json_text.large_json",
