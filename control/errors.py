@@ -333,6 +333,11 @@ class UsageUnavailableError(DomainError):
     """Usage cannot be read right now because Redis does not answer; try again"""
 
 
+class LimitStartUnavailableError(UsageUnavailableError):
+    """Nothing was changed: a usage limit starts from what its window has counted, and Redis does not answer. Change it
+    again when Redis is back."""
+
+
 class TrainingUnavailableError(DomainError):
     """The training backend cannot be reached right now; jobs stay as they are. Try again."""
 

@@ -210,8 +210,9 @@ async def _patch(request: ApiRequest) -> Encoded:
     models = None if body.models is None else await _group_models(request.workspace_id, body.models)
     name = body.metadata.name if body.metadata else None
     change = GroupChange(models, body.metadata is not None, name, body.owner_change())
+    counters = request.dependencies.counters
     return await _answer(
-        await groups.change_group(request.store, request.workspace_id, request.path["group_id"], change)
+        await groups.change_group(request.store, counters, request.workspace_id, request.path["group_id"], change)
     )
 
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from policy.limits.kinds import LimitType, Unit
+from policy.limits.starts import WindowCount
 
 
 class Bucket(NamedTuple):
@@ -28,3 +29,10 @@ class Used(NamedTuple):
 
     amount: int
     resets_in_ms: int
+
+
+class BucketStart(NamedTuple):
+    """The figures that a bucket has counted at least, of windows that have not ended."""
+
+    bucket: Bucket
+    counts: tuple[WindowCount, ...]

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from control.long_work import beside
-from control.records.usage import Bucket, Meter, Used
+from control.records.usage import Bucket, BucketStart, Meter, Used
 from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
 from policy.limits.groups import Group
@@ -21,13 +21,17 @@ from policy.limits.windows import until_end_ms
 
 
 class UsageSource(Protocol):
-    """Reads the counters. Every method may raise `UsageUnavailableError`."""
+    """Reads and raises the counters. Every method may raise `UsageUnavailableError`."""
 
     async def used(self, meters: Sequence[Meter]) -> list[Used]:
         """One figure per meter, in order. Adjacent meters of one hash are read at one moment."""
         ...
 
     async def now_ms(self) -> int: ...
+
+    async def start(self, starts: Sequence[BucketStart]) -> None:
+        """Raise what buckets have counted in windows that have not ended to at least these figures."""
+        ...
 
     async def forget(self, buckets: Sequence[Bucket]) -> None: ...
 

@@ -31,6 +31,7 @@ from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
+from control.resources.limit_starts import LimitsToStart, start_limits
 from control.resources.policy_feed import check_known_to_proxies
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.limits.counter_layout import bucket_key
@@ -47,6 +48,7 @@ from policy.limits.groups import (
     tightened,
 )
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
+from policy.limits.starts import UsageLimitKey, changed_usage_limits
 
 MOST_FORGOTTEN = 10_000
 """Buckets of a deleted tree that are removed from Redis at once; the others expire with their hashes, in days."""
@@ -105,8 +107,12 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         raise ExternalEntityIdTakenError from None
 
 
-async def change_group(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> GroupInTree:
-    async def work(tx: WriteTx) -> GroupInTree:
+async def change_group(
+    store: Store, usage: UsageSource | None, workspace_id: str, group_id: str, change: GroupChange
+) -> GroupInTree:
+    """Start the usage limits that are added or changed, then save. Without counters they start at 0."""
+
+    async def work(tx: WriteTx) -> GroupInTree | LimitsToStart:
         if change.models is not None:
             prefixes = await owned_prefixes(tx.conn, workspace_id)
             await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
@@ -119,11 +125,19 @@ async def change_group(store: Store, workspace_id: str, group_id: str, change: G
         record = with_owner(changed, change.owner)
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
+        limits = await _changed_usage_limits(old, record)
+        if usage is not None and limits - raised_limits:  # or another change removed some meanwhile
+            return LimitsToStart(record, limits)
         await group_rows.update_group(tx, record)
         tx.audit(workspace_id, Change("group.update", path_of(record), *await _sides(old, record)))
         return GroupInTree(record, (group, *ancestors))
 
-    return await store.transact(work)
+    raised_limits: frozenset[UsageLimitKey] = frozenset()
+    while isinstance(saved := await store.transact(work), LimitsToStart):
+        assert usage is not None
+        await start_limits(store, usage, saved)
+        raised_limits |= saved.limits
+    return saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +180,13 @@ async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:
         if len(buckets) >= MOST_FORGOTTEN:
             break
     return buckets[:MOST_FORGOTTEN]
+
+
+async def _changed_usage_limits(old: GroupRecord, new: GroupRecord) -> frozenset[UsageLimitKey]:
+    entries = len(old.group.models) + len(new.group.models)
+    return await beside(
+        new.group.workspace_id, entries, partial(changed_usage_limits, old.group.models, new.group.models)
+    )
 
 
 async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInTree:

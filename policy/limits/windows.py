@@ -8,7 +8,7 @@ See docs/reference/limits.md#rolling-windows.
 
 from dataclasses import dataclass, replace
 
-from policy.limits.kinds import Rolling, Unit, days_left
+from policy.limits.kinds import Rolling, Unit, days_left, window_number
 from policy.limits.limit import Limit
 
 DAY_MS = 86_400_000
@@ -51,6 +51,16 @@ def until_end_ms(unit: Unit, now_ms: int) -> int:
     assert not isinstance(unit.window, Rolling)
     day = day_of(now_ms)
     return (day + days_left(unit.window, day)) * DAY_MS - now_ms
+
+
+def window_at(unit: Unit, now_ms: int) -> tuple[int, int]:
+    """The start and the end of the window of a usage limit's unit that has this time."""
+    assert not isinstance(unit.window, Rolling)
+    day = day_of(now_ms)
+    first = day
+    while window_number(unit.window, first - 1) == window_number(unit.window, day):
+        first -= 1
+    return first * DAY_MS, now_ms + until_end_ms(unit, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError
 
-from runtime.redis.routed import RoutedRedis, WriteResult
+from runtime.redis.routed import Keyed, RoutedRedis, WriteResult
 
 Argument = str | bytes | int
 
@@ -22,6 +22,22 @@ class RedisScript:
     async def run(self, redis: RoutedRedis, keys: Sequence[str], *arguments: Argument) -> Any:
         """The script's reply, decoded no further than redis-py does."""
         return await redis.at(keys[0], lambda server: self._run(server, keys, arguments))
+
+    async def run_each(self, redis: RoutedRedis, runs: Sequence[tuple[str, Sequence[Argument]]]) -> list[Any]:
+        """The replies for each key and its arguments, after a round trip to each server.
+
+        Only for scripts that may run twice: where a server does not know the script, all are sent again.
+        """
+        commands = [self._command(key, arguments) for key, arguments in runs]
+        try:
+            return await redis.each(commands)
+        except NoScriptError:
+            for node in await redis.data_servers():
+                await node.redis.script_load(self._text)
+            return await redis.each(commands)
+
+    def _command(self, key: str, arguments: Sequence[Argument]) -> Keyed:
+        return key, lambda server: server.evalsha(self._sha1, 1, key, *arguments)
 
     async def write(
         self, redis: RoutedRedis, keys: Sequence[str], arguments: Sequence[Argument], wait_ms: int | None

@@ -1,6 +1,7 @@
-"""The counters as control uses them: reads what is used of limits, deletes what deleted groups and dead workers left.
+"""The counters as control uses them: reads what is used of limits, raises those of a limit that starts, deletes what
+deleted groups and dead workers left.
 
-Never charges a limit: the proxy's scripts do. Both use the layout in `policy/limits/counter_layout.py`.
+Never charges a call: the proxy's scripts do. Both use the layout in `policy/limits/counter_layout.py`.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from control.edges.redis.start_script import start_arguments, start_text
 from control.errors import UsageUnavailableError
-from control.records.usage import Bucket, Meter, Used
+from control.records.usage import Bucket, BucketStart, Meter, Used
 from policy.limits.counter_layout import (
     EXPIRY_S,
     MARKER_PREFIX,
@@ -28,6 +30,7 @@ from policy.limits.counter_layout import (
 from policy.limits.kinds import KIND_NUMBER
 from policy.limits.windows import until_end_ms
 from runtime.redis.routed import Keyed, RoutedRedis
+from runtime.redis.script import RedisScript
 
 _CLOCK_KEY = "tg:clock"
 """The place whose node control asks for the time on a cluster; no key has this name. Counters go by their own node."""
@@ -43,6 +46,7 @@ class UsageCounters:
 
     def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
+        self._start = RedisScript(start_text())
 
     async def used(self, meters: Sequence[Meter]) -> list[Used]:
         """Read one figure per meter, in order; zeros before the first call. Raises `UsageUnavailableError`."""
@@ -63,6 +67,17 @@ class UsageCounters:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
         async with _redis_errors():
             return await self._time_ms()
+
+    async def start(self, starts: Sequence[BucketStart]) -> None:
+        """Raise what buckets have counted to at least these figures; a window that has ended is left as it is.
+
+        May be done again. Raises `UsageUnavailableError`; then some of them may have been raised.
+        """
+        for first in range(0, len(starts), _BATCH):
+            batch = starts[first : first + _BATCH]
+            runs = [(start.bucket.key, start_arguments(start)) for start in batch]
+            async with _redis_errors():
+                await self._start.run_each(self._redis, runs)
 
     async def forget(self, buckets: Sequence[Bucket]) -> None:
         """Delete the counters of deleted groups. A call in flight may recreate one; it expires with its hash.

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from control import app
 from control.api.protocol.times import parse_time_ns
-from control.records.usage import Bucket, Meter, Used
+from control.records.usage import Bucket, BucketStart, Meter, Used
 from control.resources.group_usage import GroupLimits, read_usage
 from control.resources.groups import read_group
 from policy.limits.counter_layout import EXPIRY_S
@@ -52,6 +52,9 @@ class Counted:
 
     async def now_ms(self) -> int:
         return 0
+
+    async def start(self, starts: Sequence[BucketStart]) -> None:
+        raise NotImplementedError
 
     async def forget(self, buckets: Sequence[Bucket]) -> None:
         raise NotImplementedError
