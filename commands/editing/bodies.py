@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any, TextIO
 
 import click
@@ -21,10 +22,19 @@ def only(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def check_something(body: Mapping[str, Any], flags: str) -> None:
-    """Refuse a change that changes nothing. `flags`: the ones that would."""
+def check_something(body: Mapping[str, Any]) -> None:
+    """Refuse a change that changes nothing. The message names what the command takes before -f."""
     if not body:
-        raise click.UsageError(f"nothing to change: give {flags} or -f")
+        parameters = click.get_current_context().command.params
+        members = takewhile(lambda one: one.name != "file", parameters)
+        names = (name for one in members if not one.required for name in _names(one))
+        raise click.UsageError(f"nothing to change: give {', '.join(names)} or -f")
+
+
+def _names(parameter: click.Parameter) -> list[str]:
+    if isinstance(parameter, click.Argument):
+        return [parameter.human_readable_name.strip("[]")]
+    return [*parameter.opts, *parameter.secondary_opts]
 
 
 def _read(file: TextIO) -> dict[str, Any]:

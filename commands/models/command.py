@@ -55,7 +55,7 @@ def create(name: str | None, file: TextIO | None, connection: Connection) -> Non
 def set_model(model: str, name: str | None, file: TextIO | None, connection: Connection) -> None:
     """Rename a model."""
     body = body_of(file, only(name=name))
-    check_something(body, "--name")
+    check_something(body)
 
     async def work(client: Client) -> Any:
         return await client.call("PATCH", path("models", (await names.model(client, model))["id"]), body)

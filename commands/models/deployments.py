@@ -85,7 +85,7 @@ def create(model: str, name: str | None, connection: Connection, file: TextIO | 
 def set_deployment(model: str, deployment: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change a deployment's settings."""
     body = body_of(file, only(name=flags["name"]) | _members(flags))
-    check_something(body, "--name, --wake-url, --max-concurrency, --max-queued, --health-path")
+    check_something(body)
     _call(connection, "PATCH", (model, deployment), (), body)
 
 

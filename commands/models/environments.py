@@ -54,7 +54,7 @@ def set_environment(
 ) -> None:
     """Point an environment to a deployment, by name or id. Makes the environment if it is not there."""
     body = body_of(file, {})
-    check_something(body or ({} if deployment is None else {"deployment_id": deployment}), "DEPLOYMENT")
+    check_something(body or ({} if deployment is None else {"deployment_id": deployment}))
 
     async def work(client: Client) -> Any:
         id = (await names.model(client, model))["id"]

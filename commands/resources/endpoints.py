@@ -18,10 +18,6 @@ from policy.endpoints import ALLOWED_VALUES, PROVIDERS
 F = TypeVar("F", bound=Callable[..., Any])
 _NOT_SENT = ("model", "secret", "project_id", "location")
 """The flags whose values are names of something with an id, or members of an object."""
-_FLAGS = (
-    "--provider, --model, --environment, --secret, --target-model, --base-url, --project-id, --location, "
-    "--upstream-state, --dialect, --price-options"
-)
 
 
 @click.group()
@@ -122,7 +118,7 @@ def create(slug: str | None, connection: Connection, file: TextIO | None, **flag
 def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change the target. What no flag names stays, unless --provider or `targets` of -f gives a new target."""
     body = body_of(file, {})
-    check_something(body or only(**flags), _FLAGS)
+    check_something(body or only(**flags))
 
     async def work(client: Client) -> Any:
         item = await names.endpoint(client, endpoint)

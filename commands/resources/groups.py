@@ -91,7 +91,7 @@ def set_group(group: str, connection: Connection, file: TextIO | None, **flags: 
     """Change a group. Flags change what they name and leave the rest; `models` of -f replaces the whole list."""
     body = body_of(file, {} if flags["name"] is None else {"metadata": {"name": flags["name"] or None}})
     changes_models = bool(flags["slugs"] or flags["limits"] or flags["removed"])
-    check_something(body or only(models=changes_models or None), "--name, --slug, --limit, --remove-slug")
+    check_something(body or only(models=changes_models or None))
 
     async def work(client: Client) -> Any:
         item = await names.group(client, group)

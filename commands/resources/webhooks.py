@@ -60,7 +60,7 @@ def set_webhook(webhook: str, connection: Connection, file: TextIO | None, **fla
     if members.get("description") == "":
         members["description"] = None
     body = body_of(file, members)
-    check_something(body, "--receiver, --description, --enable, --disable")
+    check_something(body)
     _patch(connection, webhook, body)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from commands.editing.bodies import body_of
+from commands.editing.bodies import body_of, check_something
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
 from commands.editing.paths import path
 from commands.editing.shown import details
@@ -34,6 +34,15 @@ def test_flags_are_put_over_the_file_member_by_member() -> None:
 def test_files_that_are_no_object_are_refused(text: str, told: str) -> None:
     with pytest.raises(click.ClickException, match=told):
         body_of(io.StringIO(text), {})
+
+
+def test_change_of_nothing_is_refused_with_all_that_the_command_could_change() -> None:
+    address = click.Argument(["thing"])
+    place = click.Argument(["place"], metavar="[PLACE]", required=False)
+    options = [click.Option(["--name"]), click.Option(["--on/--off"]), click.Option(["-f", "--file"])]
+    command = click.Command("set", params=[address, place, *options, click.Option(["--url"])])
+    with click.Context(command), pytest.raises(click.UsageError, match=r"give PLACE, --name, --on, --off or -f$"):
+        check_something({})
 
 
 def test_deep_json_is_refused_and_no_crash() -> None:
