@@ -18,9 +18,11 @@ from control.api.endpoints import GatewayTargetV1
 from control.api.events import GatewayEventV1
 from control.edges.sql.events.ingest import NewEvent
 from control.edges.sql.tables import events
+from control.errors import DomainError
 from policy.billing import BillingEvent
 from policy.endpoints import PROVIDERS
 from policy.limits.kinds import KINDS, LimitType, Unit
+from proxy.refusals import RefusalError
 from runtime.setting_names import NAMES
 from tests.clients.catalogue import PROVIDERS as CLIENTS_PROVIDERS
 from tests.test_reference import plain, rows
@@ -99,6 +101,13 @@ def test_every_page_of_the_console_is_in_the_navigation_has_a_module_and_is_docu
     assert re.findall(r"`(\w+)`", row[1]) == pages
 
 
+def test_every_page_of_the_console_has_a_journey_of_its_own() -> None:
+    of_all_pages = {"test_injections.py", "test_weight.py"}
+    folder = ROOT / "tests/journeys/console"
+    texts = [path.read_text() for path in folder.glob("test_*.py") if path.name not in of_all_pages]
+    assert [name for name in PAGES if not any(re.search(rf'["/]{name}["?/]', text) for text in texts)] == []
+
+
 def columns_of_an_event() -> list[str]:
     """The figures and texts that the API lists of an event, as columns of a flat file."""
     members = [name for name in GatewayEventV1.model_fields if name not in ("type", "tokens")]
@@ -128,3 +137,26 @@ def test_event_is_exported_with_every_field_by_command_console_and_forwarder(tmp
 def test_every_type_and_unit_of_limits_has_a_kind() -> None:
     assert {type for type, _ in KINDS} == set(LimitType)
     assert {unit for _, unit in KINDS} == set(Unit)
+
+
+def names_in_functions(package: str) -> set[str]:
+    """The names that functions of a package read. Tables and bases of classes are outside of functions."""
+    modules = [ast.parse(path.read_bytes()) for path in (ROOT / package).rglob("*.py")]
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    functions = [node for module in modules for node in ast.walk(module) if isinstance(node, kinds)]
+    return {node.id for one in functions for node in ast.walk(one) if isinstance(node, ast.Name)}
+
+
+@pytest.mark.parametrize(("package", "base"), [("proxy", RefusalError), ("control", DomainError)])
+def test_every_error_with_a_code_is_raised(package: str, base: type[Exception]) -> None:
+    names = names_in_functions(package)
+
+    def is_raised(error: type[Exception]) -> bool:
+        return error.__name__ in names or any(map(is_raised, error.__subclasses__()))
+
+    errors = [one for one in subclasses(base) if one.__module__.startswith(f"{package}.")]
+    assert [one.__name__ for one in errors if not is_raised(one)] == [], "raise it where it is noticed"
+
+
+def subclasses(base: type[Exception]) -> list[type[Exception]]:
+    return [one for direct in base.__subclasses__() for one in (direct, *subclasses(direct))]
