@@ -14,8 +14,8 @@ LEFT_OUT = ("trainer/edges/ray/driver/", "control/edges/sql/migrations/env.py")
 def modules() -> list[str]:
     """The names of all modules that do nothing when they are imported: no `__main__`."""
     files = (path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    named = (path.with_suffix("") for path in files if not str(path).startswith(LEFT_OUT))
-    return sorted(".".join(path.parts).removesuffix(".__init__") for path in named if path.name != "__main__")
+    paths = (path.with_suffix("") for path in files if not str(path).startswith(LEFT_OUT))
+    return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__")
 
 
 if __name__ == "__main__":

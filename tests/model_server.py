@@ -95,17 +95,17 @@ def main() -> None:
     parser.add_argument("--exit-at-once", action="store_true")
     parser.add_argument("--ignore-sigterm", action="store_true")
     parser.add_argument("--child-file", help="start another process of the same group, and write its pid here")
-    given = parser.parse_args()
-    if given.exit_at_once:
+    options = parser.parse_args()
+    if options.exit_at_once:
         print("ERROR: model file not found: /models/none.gguf", file=sys.stderr, flush=True)
         sys.exit(7)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if given.ignore_sigterm else signal.SIG_DFL)
-    if given.child_file and (child := os.fork()):
-        Path(given.child_file).write_text(str(child))
-    elif given.child_file:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if options.ignore_sigterm else signal.SIG_DFL)
+    if options.child_file and (child := os.fork()):
+        Path(options.child_file).write_text(str(child))
+    elif options.child_file:
         time.sleep(3600)
     print(f"model server: pid {os.getpid()}, secrets seen: {[n for n in os.environ if n.startswith('TOLLGATE_')]}")
-    Server(given.port, time.monotonic() + given.slow_start_s, given.health_path).serve_forever()
+    Server(options.port, time.monotonic() + options.slow_start_s, options.health_path).serve_forever()
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ _SPEED = ("fsync=off", "full_page_writes=off", "max_connections=60", "shared_buf
 
 def find_binaries() -> Path | None:
     """The directory with initdb and postgres of the newest installed version; None if there is none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
-    if found:
-        return found[-1].parent
+    binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    if binaries:
+        return binaries[-1].parent
     on_path = shutil.which("initdb")
     return Path(on_path).resolve().parent if on_path else None
 
@@ -145,8 +145,8 @@ def _die_with_parent() -> None:
 
 
 def _as_server_user(command: list[str | Path]) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         command, check=False, cwd="/tmp", env=_ENVIRONMENT, capture_output=True, timeout=START_TIMEOUT_S, **_identity()
     )
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    if result.returncode != 0:
+        raise RuntimeError(f"{command[0]} ended with {result.returncode}: {result.stderr.decode()[-2000:]}")

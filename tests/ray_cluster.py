@@ -105,8 +105,8 @@ class RayCluster:
 
     def stop(self) -> None:
         """Kill every process of the cluster, and of the jobs that run there."""
-        started = [pid for node in self.nodes for pid in (node.pid, *_descendants(node.pid))]
-        for pid in started:
+        pids = [pid for node in self.nodes for pid in (node.pid, *_descendants(node.pid))]
+        for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for node in self.nodes:
@@ -136,5 +136,5 @@ def _children(pid: int) -> list[int]:
 
 
 def _descendants(pid: int) -> list[int]:
-    found = _children(pid)
-    return found + [below for child in found for below in _descendants(child)]
+    children = _children(pid)
+    return children + [below for child in children for below in _descendants(child)]

@@ -195,8 +195,8 @@ def _form(cluster: RedisCluster) -> None:
 
 
 def _knows(node: ClusterNode, nodes: int) -> bool:
-    known: bytes = node.run("CLUSTER", "NODES")
-    return known.count(b" connected") == nodes
+    text: bytes = node.run("CLUSTER", "NODES")
+    return text.count(b" connected") == nodes
 
 
 def _serves(node: ClusterNode, port: int) -> bool:
@@ -210,11 +210,11 @@ def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
     A primary refuses commands for two seconds after its start, to learn what the others know.
     """
     slots = node.run("CLUSTER", "SLOTS")
-    known = len(slots) == len(cluster.primaries) and all(
+    agrees = len(slots) == len(cluster.primaries) and all(
         len(entry) == 3 + (1 if cluster.replicas else 0) for entry in slots
     )
     if b"cluster_state:ok" not in node.run("CLUSTER", "INFO"):
         return False
     role = node.run("ROLE")
-    known = known and b"cluster_state:ok" in node.run("CLUSTER", "INFO")
-    return known and (role[0] == b"master" or role[3] == b"connected")
+    agrees = agrees and b"cluster_state:ok" in node.run("CLUSTER", "INFO")
+    return agrees and (role[0] == b"master" or role[3] == b"connected")

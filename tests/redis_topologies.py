@@ -23,11 +23,11 @@ _WHERE = {"cluster": "on a cluster", "sentinels": "behind sentinels"}
 def documented_rules(user: str, kind: str = "") -> list[str]:
     """What docs/operating.md grants the user. `kind`: of `SEVERAL`, for the rules that it needs besides."""
     text = _OPERATING.read_text()
-    found = re.search(rf"^ACL SETUSER {user} (.+)$", text, re.MULTILINE)
+    match = re.search(rf"^ACL SETUSER {user} (.+)$", text, re.MULTILINE)
     more = re.search(f"{_WHERE[kind]} also `(.+?)`" if kind else "()", text)
-    assert found is not None
+    assert match is not None
     assert more is not None
-    return [*found[1].split(), *more[1].split()]
+    return [*match[1].split(), *more[1].split()]
 
 
 _SOON = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")

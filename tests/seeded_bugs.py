@@ -114,14 +114,14 @@ def killer_of(seed: Seed, suite: Iterable[str] = SUITE) -> str | None:
 
 def main(names: list[str]) -> int:
     """Report on all seeds, or on those whose names contain one of `names`. Returns the exit status."""
-    chosen = [one for one in all_seeds() if not names or any(name in one.name for name in names)]
+    seeds = [one for one in all_seeds() if not names or any(name in one.name for name in names)]
     survivors = 0
-    for one in chosen:
+    for one in seeds:
         killer = killer_of(one)
         survivors += killer is None
         verdict = f"killed   {one.name}  ({killer})" if killer else f"SURVIVED {one.name}"
         print(verdict, flush=True)
-    print(f"{len(chosen) - survivors} of {len(chosen)} killed")
+    print(f"{len(seeds) - survivors} of {len(seeds)} killed")
     return 1 if survivors else 0
 
 

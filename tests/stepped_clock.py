@@ -79,8 +79,8 @@ class SteppedClock:
         shims = self._file.parent / "bin"
         shims.mkdir()
         shim = shims / "redis-server"
-        given = " ".join(f"{name}={value}" for name, value in self.environment.items())
-        shim.write_text(f'#!/bin/sh\nexec env {given} {binary} "$@"\n')
+        assignments = " ".join(f"{name}={value}" for name, value in self.environment.items())
+        shim.write_text(f'#!/bin/sh\nexec env {assignments} {binary} "$@"\n')
         shim.chmod(0o755)
         return {"PATH": f"{shims}:{os.environ['PATH']}"}
 

@@ -232,24 +232,24 @@ class Module:
     def defined_names(self) -> set[str]:
         """Functions, classes, assigned names, slots, and what methods assign to `self`. Assigning to any other object
         defines no name."""
-        found: set[str] = set()
+        names: set[str] = set()
         for node in self.nodes:
             match node:
                 case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    found.add(name)
+                    names.add(name)
                 case ast.Name(id=name, ctx=ast.Store()):
-                    found.add(name)
+                    names.add(name)
                     continue
                 case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()):
-                    found.add(name)
+                    names.add(name)
         for node in self.classes:
             slots = [
                 one.value
                 for one in node.body
                 if isinstance(one, ast.Assign) and "__slots__" in ast.unparse(one.targets[0])
             ]
-            found |= {str(text.value) for one in slots for text in ast.walk(one) if isinstance(text, ast.Constant)}
-        return found
+            names |= {str(text.value) for one in slots for text in ast.walk(one) if isinstance(text, ast.Constant)}
+        return names
 
     @cached_property
     def lines(self) -> int:
@@ -262,14 +262,14 @@ class Module:
     @cached_property
     def imports(self) -> tuple[tuple[int, str], ...]:
         """(line, dotted name) of everything imported anywhere in the file; `from a import b` gives `a.b`."""
-        found: list[tuple[int, str]] = []
+        names: list[tuple[int, str]] = []
         for node in self.nodes:
             if isinstance(node, ast.Import):
-                found += [(node.lineno, alias.name) for alias in node.names]
+                names += [(node.lineno, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 source = self._absolute(node)
-                found += [(node.lineno, f"{source}.{alias.name}") for alias in node.names]
-        return tuple(found)
+                names += [(node.lineno, f"{source}.{alias.name}") for alias in node.names]
+        return tuple(names)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
         if not node.level:
@@ -449,16 +449,16 @@ def imports_have_no_cycle(sources: Sources) -> list[str]:
 
 def cycle_in(graph: Mapping[str, Iterable[str]]) -> tuple[str, ...]:
     """The nodes of a cycle, the first one also at the end; () if there is none."""
-    done: set[str] = set()
+    finished: set[str] = set()
 
     def cycle_from(node: str, trail: tuple[str, ...]) -> tuple[str, ...]:
         if node in trail:
             return (*trail[trail.index(node) :], node)
-        if node not in done:
+        if node not in finished:
             for target in graph.get(node, ()):
                 if cycle := cycle_from(target, (*trail, node)):
                     return cycle
-        done.add(node)
+        finished.add(node)
         return ()
 
     return next((cycle for node in graph if (cycle := cycle_from(node, ()))), ())
@@ -581,14 +581,16 @@ def most_functions_are_short(sources: Sources) -> list[str]:
     """90 % have at most 30 lines and most have fewer than 15, over each plane."""
     problems: list[str] = []
     for package in PACKAGES:
-        found = [(f, m) for m in sources.values() if m.name.split(".")[0] == package for f in functions(m)]
-        long = [m.at(f, f"{f.name} has {length(f)} lines") for f, m in found if length(f) > LONG_FUNCTION_LINES]
-        short = [f for f, _ in found if length(f) < SHORT_FUNCTION_LINES]
-        if len(long) > len(found) / 10:
-            problems.append(f"{package}: {len(long)} of {len(found)} functions exceed {LONG_FUNCTION_LINES} lines:")
+        members = [(f, m) for m in sources.values() if m.name.split(".")[0] == package for f in functions(m)]
+        long = [m.at(f, f"{f.name} has {length(f)} lines") for f, m in members if length(f) > LONG_FUNCTION_LINES]
+        short = [f for f, _ in members if length(f) < SHORT_FUNCTION_LINES]
+        if len(long) > len(members) / 10:
+            problems.append(f"{package}: {len(long)} of {len(members)} functions exceed {LONG_FUNCTION_LINES} lines:")
             problems += long
-        if len(short) < len(found) / 2:
-            problems.append(f"{package}: only {len(short)} of {len(found)} functions are under {SHORT_FUNCTION_LINES}")
+        if len(short) < len(members) / 2:
+            problems.append(
+                f"{package}: only {len(short)} of {len(members)} functions are under {SHORT_FUNCTION_LINES}"
+            )
     return problems
 
 

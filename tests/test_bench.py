@@ -33,10 +33,10 @@ Transfer/sec:     26.43KB
 
 
 def findings(**costs_us: float) -> Findings:
-    found = Findings("a machine", ())
+    result = Findings("a machine", ())
     for name, cost_us in costs_us.items():
-        found.figures[name] = Figures(name, "1", {COMPARED_AT: [Sample(QUICK, Cost(cost_us))]})
-    return found
+        result.figures[name] = Figures(name, "1", {COMPARED_AT: [Sample(QUICK, Cost(cost_us))]})
+    return result
 
 
 def rounds(*costs_us: float) -> list[Sample]:
@@ -48,8 +48,8 @@ CPU_BESIDE_ENVOY = Goal(
 )
 
 
-def lines(found: Findings) -> list[str]:
-    return [goal.line(found) for goal in GOALS]
+def lines(results: Findings) -> list[str]:
+    return [goal.line(results) for goal in GOALS]
 
 
 def test_goal_line_has_limit_measured_value_and_verdict() -> None:
@@ -60,23 +60,24 @@ def test_goal_line_has_limit_measured_value_and_verdict() -> None:
 
 
 def test_missing_peer_is_listed_with_the_reason() -> None:
-    found = findings(tollgate_governed=90)
-    found.missing["litellm"] = "no network"
-    assert "2. CPU of a governed call / LiteLLM's: goal ≤ 0.006667, NOT MEASURED (litellm: no network)" in lines(found)
+    results = findings(tollgate_governed=90)
+    results.missing["litellm"] = "no network"
+    line = "2. CPU of a governed call / LiteLLM's: goal ≤ 0.006667, NOT MEASURED (litellm: no network)"
+    assert line in lines(results)
 
 
 def test_supervisor_cpu_counts_as_added_cost() -> None:
-    found = findings(**{GOVERNED: 0.0, BARE: 100.0})
-    found.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, Cost(150.0), supervisor=Cost(20.0))]
-    (line,) = [line for line in lines(found) if "billing" in line]
+    results = findings(**{GOVERNED: 0.0, BARE: 100.0})
+    results.figures[GOVERNED].samples[COMPARED_AT] = [Sample(QUICK, Cost(150.0), supervisor=Cost(20.0))]
+    (line,) = [line for line in lines(results) if "billing" in line]
     assert line.endswith("goal ≤ 60 %, measured 70 %: NOT HELD")
 
 
 def test_limit_within_the_spread_of_the_rounds_is_undecided() -> None:
-    found = findings(envoy=0.0)
-    found.figures[GOVERNED] = Figures(GOVERNED, "1", {COMPARED_AT: rounds(90, 85, 95, 91, 101)})
-    found.figures["envoy"].samples[COMPARED_AT] = rounds(50, 50, 50, 50, 50)
-    line = CPU_BESIDE_ENVOY.line(found)
+    results = findings(envoy=0.0)
+    results.figures[GOVERNED] = Figures(GOVERNED, "1", {COMPARED_AT: rounds(90, 85, 95, 91, 101)})
+    results.figures["envoy"].samples[COMPARED_AT] = rounds(50, 50, 50, 50, 50)
+    line = CPU_BESIDE_ENVOY.line(results)
     assert line == "2. CPU: goal ≤ 2, measured 1.82 (1.7 to 2.02): undecided (the limit is within the spread)"
 
 
@@ -87,8 +88,8 @@ def test_rounds_are_compared_with_their_neighbours() -> None:
 
 
 def test_negative_cost_is_never_held() -> None:
-    found = findings(tollgate_governed=90.0, tollgate_bare=95.0)
-    (line,) = [line for line in lines(found) if "billing" in line]
+    results = findings(tollgate_governed=90.0, tollgate_bare=95.0)
+    (line,) = [line for line in lines(results) if "billing" in line]
     assert line.endswith("measured -5.263 %: undecided (a cost below 0 is lost in the noise)")
 
 
@@ -144,8 +145,8 @@ def test_refused_and_broken_streams_and_overlaps_are_counted() -> None:
     whole = Watch(0.3, 1.0, 2.0, 9.0, tail=b"data: [DONE]\n\n\r\n0\r\n\r\n", frames=3)
     cut = Watch(0.3, 1.0, 3.0, 8.0, stalls=2)
     late = Watch(0.3, 9.5, 9.6, 9.7, refused=True)
-    seen = summary([whole, cut, late])
-    assert (seen["at_once"], seen["broken"], seen["refused"], seen["stalls"], seen["frames"]) == (2, 1, 1, 2, 3)
+    sums = summary([whole, cut, late])
+    assert (sums["at_once"], sums["broken"], sums["refused"], sums["stalls"], sums["frames"]) == (2, 1, 1, 2, 3)
 
 
 def test_soak_reports_which_figures_grew() -> None:
@@ -154,6 +155,6 @@ def test_soak_reports_which_figures_grew() -> None:
         return Slice(number, costs, costs, {"worker": 50.0 + max(0, number - 6) * 10})
 
     flat = [taken(0, 100.0) for _ in range(9)]
-    assert all(held for _, held in verdicts(flat))
+    assert all(is_flat for _, is_flat in verdicts(flat))
     growing = [taken(number, 100.0 + 10 * number) for number in range(9)]
-    assert [held for _, held in verdicts(growing)] == [False, False, True, False]
+    assert [is_flat for _, is_flat in verdicts(growing)] == [False, False, True, False]

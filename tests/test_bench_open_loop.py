@@ -59,17 +59,17 @@ def server(answer: bytes, pause_at: int = -1) -> Iterator[int]:
 def run(port: int, rate: int = 100, seconds: float = 0.5) -> dict[str, float]:
     request = http_request(Call(port, "/", "{}"))
     argv = [str(build("open_loop")), str(port), str(rate), str(seconds)]
-    done = subprocess.run(argv, input=request, capture_output=True, timeout=60, check=True)
-    seen: dict[str, float] = json.loads(done.stdout)
-    return seen
+    process = subprocess.run(argv, input=request, capture_output=True, timeout=60, check=True)
+    report: dict[str, float] = json.loads(process.stdout)
+    return report
 
 
 @pytest.mark.parametrize("answer", [OK, CHUNKED])
 def test_each_due_call_is_made_and_answered(answer: bytes) -> None:
     with server(answer) as port:
-        seen = run(port)
-    assert (seen["requests"], seen["failed"]) == (50, 0)
-    assert 0 < seen["p50_us"] <= seen["p99_us"] <= seen["p999_us"] <= seen["most_us"]
+        report = run(port)
+    assert (report["requests"], report["failed"]) == (50, 0)
+    assert 0 < report["p50_us"] <= report["p99_us"] <= report["p999_us"] <= report["most_us"]
 
 
 def test_pause_of_one_answer_shows_in_its_latency() -> None:
@@ -81,14 +81,14 @@ def test_refused_calls_are_failed() -> None:
     with server(REFUSED) as port:
         request = http_request(Call(port, "/", "{}"))
         argv = [str(build("open_loop")), str(port), "100", "0.2"]
-        done = subprocess.run(argv, input=request, capture_output=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, b"open_loop: none of 20 calls was answered\n")
+        process = subprocess.run(argv, input=request, capture_output=True, timeout=60, check=False)
+    assert (process.returncode, process.stderr) == (1, b"open_loop: none of 20 calls was answered\n")
 
 
 def added(ours: list[float], envoys: list[float]) -> str:
-    found = Findings("a machine", ())
-    found.facts = {"added p99_us tollgate_governed": ours, "added p99_us envoy": envoys}
-    (line,) = [goal.line(found) for goal in GOALS if goal.claim.startswith("latency added at p99")]
+    findings = Findings("a machine", ())
+    findings.facts = {"added p99_us tollgate_governed": ours, "added p99_us envoy": envoys}
+    (line,) = [goal.line(findings) for goal in GOALS if goal.claim.startswith("latency added at p99")]
     return line
 
 

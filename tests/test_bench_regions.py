@@ -20,8 +20,8 @@ from bench.studies.regions import (
 @pytest.mark.parametrize(("load", "burst"), [(1.0, 1), (3.0, 1), (1.0, 0.5), (3.0, 0.5)])
 def test_fail_over_admits_at_most_what_the_replica_had_not_seen(load: float, burst: float) -> None:
     for threshold, lag_ms, seed in product((20, 100), (0, 10, 100, 1000, 5000), range(3)):
-        seen = fail_over(Calls(threshold, load, burst), lag_ms, seed)
-        assert seen.over <= seen.lost <= seen.bound, (threshold, lag_ms, seed, seen)
+        outcome = fail_over(Calls(threshold, load, burst), lag_ms, seed)
+        assert outcome.over <= outcome.lost <= outcome.bound, (threshold, lag_ms, seed, outcome)
 
 
 def test_replica_without_lag_admits_nothing_twice() -> None:
@@ -55,6 +55,6 @@ def test_shares_add_up_to_the_threshold_and_none_is_empty() -> None:
 def test_divided_limit_holds_in_every_minute_and_uses_what_the_formula_says(demand: tuple[float, float]) -> None:
     shares = shares_of(60, 0.5)
     demands = (3 * demand[0], 3 * demand[1])
-    used, worst = divided(shares, demands, seed=1)
+    share, worst = divided(shares, demands, seed=1)
     assert worst <= 60
-    assert used == pytest.approx(usable(shares, demands), abs=0.1)
+    assert share == pytest.approx(usable(shares, demands), abs=0.1)

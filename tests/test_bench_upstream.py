@@ -53,9 +53,9 @@ def frames(caller: socket.socket) -> list[bytes]:
 
 def test_completion_has_text_and_usage(caller: socket.socket) -> None:
     caller.sendall(request(PLAIN))
-    said = json.loads(answer(caller).read())
-    assert said["choices"][0]["finish_reason"] == "stop"
-    assert said["usage"] == {
+    body = json.loads(answer(caller).read())
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"] == {
         "prompt_tokens": 12,
         "completion_tokens": 8,
         "total_tokens": 20,

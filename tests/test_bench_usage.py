@@ -55,9 +55,9 @@ def test_time_of_a_thread_that_ended_is_kept_and_its_switches_are_unknown() -> N
     stop.set()
     thread.join()
     wait_until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists(), "the thread's end", every_s=0.001)
-    used = part.end()
-    assert used.cpu_s >= 0.05
-    assert isnan(used.switches)
+    usage = part.end()
+    assert usage.cpu_s >= 0.05
+    assert isnan(usage.switches)
 
 
 def test_time_of_a_child_that_ended_is_added() -> None:
@@ -67,12 +67,12 @@ def test_time_of_a_child_that_ended_is_added() -> None:
 
 
 def test_process_that_started_meanwhile_counts() -> None:
-    found: list[int] = []
-    part = PartUsage(lambda: found)
+    pids: list[int] = []
+    part = PartUsage(lambda: pids)
     with subprocess.Popen([sys.executable, "-c", BUSY_AND_WAITING], stdin=-1, stdout=-1) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        found = [child.pid]
+        pids = [child.pid]
         assert part.end().cpu_s >= 0.1
         child.kill()
 

@@ -38,13 +38,13 @@ ELSEWHERE = {
 
 def anchors(document: Path) -> set[str]:
     """The slugs that GitHub gives the document's headings: lower case, no punctuation, a hyphen for each space."""
-    found: set[str] = set()
+    names: set[str] = set()
     for heading in HEADING.findall(FENCED.sub("", document.read_text())):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
         slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
-        number = next(n for n in range(99) if (f"{slug}-{n}" if n else slug) not in found)
-        found.add(f"{slug}-{number}" if number else slug)
-    return found
+        number = next(n for n in range(99) if (f"{slug}-{n}" if n else slug) not in names)
+        names.add(f"{slug}-{number}" if number else slug)
+    return names
 
 
 def broken_target(document: Path, anchor: str) -> str:

@@ -24,8 +24,8 @@ def test_every_row_has_a_cell_for_each_provider() -> None:
 
 def test_notes_are_numbered_below_their_table() -> None:
     client = CLIENTS[0].name
-    found = {one.name: Cell("FAILS", "a fault") for one in PROVIDERS} | {PROVIDERS[0].name: Cell("refused", "n")}
-    text = page({client: {"plain": found}})
+    cells = {one.name: Cell("FAILS", "a fault") for one in PROVIDERS} | {PROVIDERS[0].name: Cell("refused", "n")}
+    text = page({client: {"plain": cells}})
     assert f"| plain | refused `n` |{' **FAILS** (1) |' * (len(PROVIDERS) - 1)}" in text
     assert text.rstrip().endswith("1. a fault")
 

@@ -67,16 +67,16 @@ def imported_names_are_exported(texts: Texts) -> list[str]:
 
 def imports_have_no_cycle(texts: Texts) -> list[str]:
     graph = {path: [source for source, _ in imports(path, text)] for path, text in texts.items()}
-    done: set[str] = set()
+    finished: set[str] = set()
 
     def cycle_from(path: str, trail: tuple[str, ...]) -> tuple[str, ...]:
         if path in trail:
             return (*trail[trail.index(path) :], path)
-        if path not in done:
+        if path not in finished:
             for source in graph.get(path, ()):
                 if cycle := cycle_from(source, (*trail, path)):
                     return cycle
-        done.add(path)
+        finished.add(path)
         return ()
 
     cycles = (cycle_from(path, ()) for path in graph)

@@ -43,14 +43,14 @@ def test_documented_webhook_receiver_verifies_and_deduplicates() -> None:
     receiver: dict[str, Any] = {}
     exec(code, receiver)
     secret = new_secret()
-    told = {"type": EVENT_TYPE, "data": {"events": [{"idempotencyKey": "1"}]}}
-    body = json.dumps(told).encode()
-    seen = set[str]()
+    message = {"type": EVENT_TYPE, "data": {"events": [{"idempotencyKey": "1"}]}}
+    body = json.dumps(message).encode()
+    keys = set[str]()
     headers = signed_headers("msg_1", body, time.time_ns() // 1_000_000, [secret])
-    assert receiver["take"](headers, body, secret, seen) == [{"idempotencyKey": "1"}]
-    assert receiver["take"](headers, body, secret, seen) == []
+    assert receiver["take"](headers, body, secret, keys) == [{"idempotencyKey": "1"}]
+    assert receiver["take"](headers, body, secret, keys) == []
     with pytest.raises(WebhookVerificationError):
-        receiver["take"](headers, body + b" ", secret, seen)
+        receiver["take"](headers, body + b" ", secret, keys)
 
 
 def test_documented_receiver_of_results_verifies_and_deduplicates() -> None:
@@ -61,19 +61,19 @@ def test_documented_receiver_of_results_verifies_and_deduplicates() -> None:
     secret = new_secret()
     results = dict[str, Any]()
     body = ResultBody(RESULT)
-    told = b"".join((body.begin(), *body.chunk_parts(b'{"score": 0.9}'), body.end()))
+    message = b"".join((body.begin(), *body.chunk_parts(b'{"score": 0.9}'), body.end()))
     signed = SignedHeaders(RESULT.request_id, int(time.time()), [new_secret(), secret])
-    signed.add(told)
+    signed.add(message)
     for _ in range(2):
-        receiver["take"](signed.headers(), told, secret, results)
+        receiver["take"](signed.headers(), message, secret, results)
     assert [(id, result["data"]) for id, result in results.items()] == [("req_1", {"score": 0.9})]
     with pytest.raises(WebhookVerificationError):
-        receiver["take"](signed.headers(), told + b" ", secret, results)
+        receiver["take"](signed.headers(), message + b" ", secret, results)
 
 
 def test_documented_result_has_the_members_of_a_real_one() -> None:
     text = (ROOT / "docs/reference/events-and-webhooks.md").read_text().partition("## Results of")[2]
-    shown = text.partition("\n\n{")[2].partition("}\n```")[0].replace("{…}", "0")
+    example = text.partition("\n\n{")[2].partition("}\n```")[0].replace("{…}", "0")
     body = ResultBody(RESULT)
-    told = json.loads(b"".join((body.begin(), *body.chunk_parts(b"0"), body.end())))
-    assert list(json.loads("{" + shown + "}")) == list(told)
+    members = json.loads(b"".join((body.begin(), *body.chunk_parts(b"0"), body.end())))
+    assert list(json.loads("{" + example + "}")) == list(members)

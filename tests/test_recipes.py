@@ -39,13 +39,13 @@ BASE_URLS = {name: one.base_url for name, one in PROVIDERS.items() if one.base_u
 
 def test_no_other_module_spells_the_name_of_a_provider() -> None:
     paths = [path for program in PROGRAMS for path in (ROOT / program).rglob("*.py") if path != TABLE]
-    found = [
+    places = [
         f"{path.relative_to(ROOT)}:{node.lineno}: import {node.value} from policy.endpoints"
         for path in paths
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROVIDERS
     ]
-    assert not found, "\n".join(found)
+    assert not places, "\n".join(places)
 
 
 def test_console_spells_no_name_of_a_provider() -> None:
@@ -122,14 +122,14 @@ def test_event_is_stored_with_every_field() -> None:
 
 
 def test_listed_event_is_documented_with_every_field() -> None:
-    written = [plain(row[0]) for row in rows("events-and-webhooks", "The event") if len(row) == 3]
-    assert sorted(written) == sorted([*GatewayEventV1.model_fields, "requestMetadata"])
+    names = [plain(row[0]) for row in rows("events-and-webhooks", "The event") if len(row) == 3]
+    assert sorted(names) == sorted([*GatewayEventV1.model_fields, "requestMetadata"])
 
 
 def test_event_is_exported_with_every_field_by_command_console_and_forwarder(tmp_path: Path) -> None:
-    (shown,) = re.findall(r'head: "(timestamp,.*?)\\n"', (ASSETS / "pages/events_export.mjs").read_text())
-    assert list(EVENTS.header) == shown.split(",")
-    assert sorted(shown.split(",")) == columns_of_an_event()
+    (head,) = re.findall(r'head: "(timestamp,.*?)\\n"', (ASSETS / "pages/events_export.mjs").read_text())
+    assert list(EVENTS.header) == head.split(",")
+    assert sorted(head.split(",")) == columns_of_an_event()
     pytest.importorskip("pyarrow")
     assert sorted(ParquetParts(tmp_path, 1).schema().names) == columns_of_an_event()
 

@@ -64,8 +64,8 @@ def rows(name: str, heading: str) -> list[list[str]]:
     section = re.split(r"^## ", page(name).partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     heads = {number - 1 for number, line in enumerate(lines) if line.startswith("|---")}
-    wanted = [line for number, line in enumerate(lines) if number not in heads and not line.startswith("|---")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in wanted]
+    row_lines = [line for number, line in enumerate(lines) if number not in heads and not line.startswith("|---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in row_lines]
 
 
 def plain(cell: str) -> str:
@@ -77,15 +77,13 @@ def sources(*planes: str) -> Iterator[str]:
 
 
 def test_refusal_table_matches_the_code() -> None:
-    written = {
-        (int(status), plain(code), plain(message)) for status, code, message, _when in rows("inference", "Errors")
-    }
+    table = {(int(status), plain(code), plain(message)) for status, code, message, _when in rows("inference", "Errors")}
     coded = {(row.status, row.code or "none", row.message or "—") for row in (*TABLE.values(), BUG)}
-    assert written == coded
+    assert table == coded
 
 
 def test_management_api_error_codes_match_the_table() -> None:
-    written = {
+    table = {
         (int(status), code)
         for status, codes, _when in rows("management-api", "Errors")
         for code in re.findall("`([A-Z_]+)`", codes)
@@ -93,19 +91,19 @@ def test_management_api_error_codes_match_the_table() -> None:
     coded = {(int(status), code) for text in sources("control") for status, code in CODE.findall(text)}
     coded |= set(DOMAIN_ERRORS.values())
     assert len(coded) > 10
-    assert coded <= written
+    assert coded <= table
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: f"{operation.method} {operation.path}")
 def test_every_operation_is_documented(operation: Operation) -> None:
-    told = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
+    words = f"{operation.method} {re.sub('/(development|production)(?=/|$)', '/{deployment_id}', operation.path)}"
     text = page("management-api") + page("events-and-webhooks") + page("usage-reports") + page("training")
-    assert re.search(re.escape(told) + r"(?![\w/])", text), told
+    assert re.search(re.escape(words) + r"(?![\w/])", text), words
 
 
 def test_transitions_of_training_jobs_match_the_table() -> None:
     queued_and_placed = ("CREATED", "PENDING", "DEPLOYING", "RUNNING")
-    written = {
+    table = {
         (status, plain(event), plain(after))
         for _what, event, *cells in rows("training", "Statuses")
         for status, after in zip(queued_and_placed, cells, strict=True)
@@ -116,7 +114,7 @@ def test_transitions_of_training_jobs_match_the_table() -> None:
         for status, moves in TRANSITIONS.items()
         for event, after in moves.items()
     }
-    assert written == coded
+    assert table == coded
 
 
 def test_settings_table_lists_every_setting() -> None:
@@ -132,10 +130,10 @@ def test_settings_table_names_the_process_that_reads_each_setting() -> None:
     read["proxy"] |= {provider.base_url.setting for provider in PROVIDERS.values() if provider.base_url is not None}
     control = set(SETTING.findall((ROOT / "control/settings.py").read_text()))
     for name, readers, *_rest in rows("settings", "All settings"):
-        asked = set(readers.replace("both", "control, proxy").split(", "))
+        processes = set(readers.replace("both", "control, proxy").split(", "))
         for plane in ("proxy", "trainer"):
-            assert (plane in asked) == (plain(name) in read[plane]), name
-        assert ("control" in asked) == (plain(name) in control), name
+            assert (plane in processes) == (plain(name) in read[plane]), name
+        assert ("control" in processes) == (plain(name) in control), name
 
 
 def test_settings_table_shows_the_default_values() -> None:
@@ -157,8 +155,8 @@ def test_settings_table_shows_the_default_values() -> None:
 def test_metrics_table_matches_the_code() -> None:
     coded = {name for text in sources("proxy", "control") for name in METRIC.findall(text)}
     coded -= {"tollgate_console", "tollgate_writes"}  # a cookie and an option of ours
-    written = {plain(row[0]) for heading in ("Proxy metrics", "Control metrics") for row in rows("metrics", heading)}
-    assert {name.removesuffix("_total") for name in written} == {name.removesuffix("_total") for name in coded}
+    names = {plain(row[0]) for heading in ("Proxy metrics", "Control metrics") for row in rows("metrics", heading)}
+    assert {name.removesuffix("_total") for name in names} == {name.removesuffix("_total") for name in coded}
 
 
 def commands(group: click.Group, words: str = "tollgate") -> Iterator[tuple[str, click.Command]]:
@@ -179,31 +177,31 @@ def commands_told() -> str:
     ("words", "command"), list(commands(tollgate)), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_command_and_its_flags_are_documented(words: str, command: click.Command) -> None:
-    told = commands_told()
-    assert f"`{words}" in told
+    documented = commands_told()
+    assert f"`{words}" in documented
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
-            assert parameter.opts[0] in told, parameter.opts
+            assert parameter.opts[0] in documented, parameter.opts
 
 
 def test_tier_table_shows_the_default_values() -> None:
-    written = {
+    table = {
         plain(name): (requests, tokens.replace(" ", "")) for name, requests, tokens in rows("limits", "Model API tiers")
     }
     assert {
         name: (str(tier.requests_per_minute), str(tier.tokens_per_minute)) for name, tier in DEFAULT_TIERS.items()
-    } == {name: figures for name, figures in written.items() if not name.startswith("custom")}
+    } == {name: figures for name, figures in table.items() if not name.startswith("custom")}
 
 
 def test_limits_of_asynchronous_requests_match_the_code() -> None:
     units = {Unit.SECOND: "any second", Unit.MINUTE: "any minute"}
-    written = [bound for _calls, bound in rows("limits", "Asynchronous requests")]
-    assert written == [f"{limit.threshold} in {units[limit.unit]}" for limit in (SUBMISSIONS, LOOK_UPS)]
+    bounds = [bound for _calls, bound in rows("limits", "Asynchronous requests")]
+    assert bounds == [f"{limit.threshold} in {units[limit.unit]}" for limit in (SUBMISSIONS, LOOK_UPS)]
 
 
 def test_provider_table_matches_the_code() -> None:
-    written = [row for row in rows("management-api", "Targets") if len(row) == 4]
-    names = {plain(row[0]): [set(re.findall("`(.+?)`", cell)) for cell in row[2:]] for row in written}
+    table = [row for row in rows("management-api", "Targets") if len(row) == 4]
+    names = {plain(row[0]): [set(re.findall("`(.+?)`", cell)) for cell in row[2:]] for row in table}
     assert names == {name: [set(rules.required), set(rules.optional)] for name, rules in PROVIDERS.items()}
 
 
@@ -214,11 +212,11 @@ def test_deployment_statuses_match_the_code() -> None:
 
 
 def test_deployment_setting_tables_match_the_schema() -> None:
-    written = {plain(row[0]): row[1:] for row in rows("management-api", "Deployments")}
+    table = {plain(row[0]): row[1:] for row in rows("management-api", "Deployments")}
     checked = 0
     for schema in (UpdateDeploymentRequestV1, HealthCheckRequestV1):
         for name, field in schema.model_json_schema()["properties"].items():
-            what, default = written[name]
+            what, default = table[name]
             kind = field["anyOf"][0]
             if "minimum" in kind:
                 least, most = (str(kind[bound]).removesuffix(".0") for bound in ("minimum", "maximum"))
@@ -230,43 +228,43 @@ def test_deployment_setting_tables_match_the_schema() -> None:
 
 
 def test_status_table_matches_the_code() -> None:
-    kept = [
+    records = [
         DeploymentRecord("d", "m", "first", "", replicas, 1, 1, wake_url=url, health=health)
         for replicas, url, health in product(((), ("http://r",)), (None, "http://w"), (None, HealthCheck()))
     ]
-    seen = []
+    statuses_of_table = []
     for status, activate, retry, may_set in rows("management-api", "Statuses"):
         present = plain(status)
-        seen.append(present)
-        activated = {statuses.activated(replace(record, status=present), UNREPORTED).status for record in kept}
-        wanted = {"unchanged": {present}, "taken up": {ACTIVE, LOADING_MODEL, SCALED_TO_ZERO, DEPLOYING}}
-        assert activated == wanted[activate], present
+        statuses_of_table.append(present)
+        activated = {statuses.activated(replace(record, status=present), UNREPORTED).status for record in records}
+        outcomes = {"unchanged": {present}, "taken up": {ACTIVE, LOADING_MODEL, SCALED_TO_ZERO, DEPLOYING}}
+        assert activated == outcomes[activate], present
         assert (retry == "taken up") == (present in HAS_FAILED), present
         assert {*re.findall("`([A-Z_]+)`", may_set)} == MOVES_FROM_OUTSIDE.get(present, set()), present
-    assert seen == list(get_args(Status))
+    assert statuses_of_table == list(get_args(Status))
 
 
 def test_request_limits_match_the_code() -> None:
-    written = [bound for _what, bound in rows("management-api", "Request limits")]
+    bounds = [bound for _what, bound in rows("management-api", "Request limits")]
     limits = [
         allowance_for("POST", f"{DEPLOYMENT}/{verb}") for verb in ("activate", "deactivate", "retry", "logs", "x")
     ]
     units = {60_000: "a minute", 1_000: "a second"}
-    assert written == [f"{limit.requests} {units[limit.window_ms]}" for limit in limits]
+    assert bounds == [f"{limit.requests} {units[limit.window_ms]}" for limit in limits]
 
 
 def test_documented_limit_kinds_match_the_table() -> None:
     units = {unit: f"`{'rate' if unit.is_rolling else 'usage'}_limits`" for unit in Unit}
-    written = [cells[:2] for cells in rows("limits", "Kinds")]
-    assert [name for name, _ in written] == [*LimitType, *Unit]
-    assert dict(written[len(LimitType) :]) == units
+    table = [cells[:2] for cells in rows("limits", "Kinds")]
+    assert [name for name, _ in table] == [*LimitType, *Unit]
+    assert dict(table[len(LimitType) :]) == units
 
 
 def test_documented_header_lists_match_the_code() -> None:
     text = page("inference").partition("## Headers")[2]
-    asked = text.partition("**Upstream get**")[2].partition("with what the dialect adds")[0]
+    forwarded = text.partition("**Upstream get**")[2].partition("with what the dialect adds")[0]
     answered = text.partition("**Callers get**")[2].partition("Upstream `x-ratelimit")[0]
-    assert set(re.findall("`([a-z-]+)`", asked)) == set(FORWARDED_FIELDS)
+    assert set(re.findall("`([a-z-]+)`", forwarded)) == set(FORWARDED_FIELDS)
     assert set(re.findall("`([a-z-]+)`", answered)) == RETURNED_FIELDS
 
 
@@ -277,15 +275,17 @@ def test_direct_calls_header_lists_match_the_code() -> None:
         .partition("Besides the [fields")[2]
         .partition("The key goes")[0]
     )
-    asked, _, answered = text.partition("callers get")
-    assert set(re.findall("`([a-z-]+)`", asked)) == set(DIRECT_FORWARDED_FIELDS) - set(FORWARDED_FIELDS)
+    forwarded, _, answered = text.partition("callers get")
+    assert set(re.findall("`([a-z-]+)`", forwarded)) == set(DIRECT_FORWARDED_FIELDS) - set(FORWARDED_FIELDS)
     assert set(re.findall("`([a-z-]+)`", answered)) == DIRECT_RETURNED_FIELDS - RETURNED_FIELDS | {"content-length"}
 
 
 def test_documented_guarded_members_are_refused_with_a_wrong_type() -> None:
-    named = {name for names, _type in rows("inference", "Request bodies") for name in re.findall("`([a-z_.]+)`", names)}
-    assert len(named) == 14
-    for name in named - {"model"}:
+    members = {
+        name for names, _type in rows("inference", "Request bodies") for name in re.findall("`([a-z_.]+)`", names)
+    }
+    assert len(members) == 14
+    for name in members - {"model"}:
         outer, _, inner = name.partition(".")
         with pytest.raises(MalformedRequestError, match=name):
             check_members({outer: {inner: "text"} if inner else "text"})

@@ -29,9 +29,9 @@ CONFLICT_MARKER = r"^(<<<<<<<|>>>>>>>) "
 def conflict_markers(directory: Path) -> list[str]:
     """`path:line:text` of each conflict marker of git in the tracked text files."""
     words = ("git", "grep", "--no-color", "--full-name", "-I", "-n", "-E", CONFLICT_MARKER)
-    found = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
-    assert found.returncode in (0, 1), found.stderr  # 1: none
-    return found.stdout.splitlines()
+    result = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
+    assert result.returncode in (0, 1), result.stderr  # 1: none
+    return result.stdout.splitlines()
 
 
 def paths_in(text: str) -> set[str]:
@@ -41,12 +41,12 @@ def paths_in(text: str) -> set[str]:
 
 def drawn(text: str) -> list[str]:
     """The folders of an indented drawing, in its order."""
-    found: list[str] = []
+    paths: list[str] = []
     above: list[str] = []
     for indent, name in DRAWN.findall(text):
         above[len(indent) // 2 :] = [name]
-        found.append("/".join(above))
-    return found
+        paths.append("/".join(above))
+    return paths
 
 
 def folders(root: Path) -> Iterator[str]:

@@ -18,21 +18,21 @@ async def eventually(
     """Poll `look` and return its first true result. Raises AssertionError with `what` after `within_s`."""
     give_up_at = time.monotonic() + within_s
     while True:
-        found = look()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return found
+        result = look()
+        if inspect.isawaitable(result):
+            result = await result
+        if result:
+            return result
         assert time.monotonic() < give_up_at, f"never happened: {what() if callable(what) else what}"
         await asyncio.sleep(every_s)
 
 
 async def until_still(look: Callable[[], Any], turns: int = 50) -> None:
     """Wait until `look` returns the same for `turns` turns of the event loop: a stalled machine takes none."""
-    seen = look()
-    left = turns
-    while left:
+    state = look()
+    turns_left = turns
+    while turns_left:
         await asyncio.sleep(0.005)
-        found = look()
-        left = left - 1 if found == seen else turns
-        seen = found
+        next_state = look()
+        turns_left = turns_left - 1 if next_state == state else turns
+        state = next_state

@@ -99,8 +99,8 @@ ANTHROPIC_CHAIN = ("langchain-anthropic", "langchain-core")
 def _on_each(name: str, title: str, environment: str, packages: Mapping[Dialect, tuple[str, ...]]) -> Iterator[Client]:
     """A client whose script takes the dialect as its argument."""
     script = f"{name.replace('-', '_')}_client"
-    for dialect, shown in packages.items():
-        yield Client(f"{name}-{dialect.name}", title, dialect, environment, script, shown, (dialect.name,))
+    for dialect, names in packages.items():
+        yield Client(f"{name}-{dialect.name}", title, dialect, environment, script, names, (dialect.name,))
 
 
 CLIENTS = (

@@ -75,9 +75,9 @@ def cell(case: str, dialect: str, direct: Run, through: Run) -> Cell:
         return Cell("refused", refusal)
     faults = list(_faults(case, direct, through))
     translated = any(served.dialect != dialect for served in through.served)
-    for known in KNOWN if translated else ():
-        if case.startswith(known.case) and all(known.faults.search(fault) for fault in faults) and faults:
-            return Cell("translated", known.note)
+    for difference in KNOWN if translated else ():
+        if case.startswith(difference.case) and all(difference.faults.search(fault) for fault in faults) and faults:
+            return Cell("translated", difference.note)
     if faults:
         return Cell("FAILS", "; ".join(faults))
     return Cell("translated" if translated else "passes")
@@ -88,15 +88,15 @@ def _refusal(run: Run) -> str | None:
     error = run.outcome.get("error")
     if error is None or error["status"] != 400 or any(served.status == 400 for served in run.served):
         return None
-    found = REFUSED.search(error["body"]) or REFUSED.search(error["text"])
-    return found[1] if found else f"{error['text']} {error['body']}"[:200]
+    match = REFUSED.search(error["body"]) or REFUSED.search(error["text"])
+    return match[1] if match else f"{error['text']} {error['body']}"[:200]
 
 
 def _faults(case: str, direct: Run, through: Run) -> Any:
-    refused = [served.problem for served in through.served if served.problem]
-    wanted = [served.problem for served in direct.served if served.problem]
-    if refused and not wanted:
-        yield f"the vendor refuses what Tollgate sends: {refused[0]}"
+    problems = [served.problem for served in through.served if served.problem]
+    direct_problems = [served.problem for served in direct.served if served.problem]
+    if problems and not direct_problems:
+        yield f"the vendor refuses what Tollgate sends: {problems[0]}"
         return
     if "error" in through.outcome or "error" in direct.outcome:
         yield from _error_faults(case, direct.outcome.get("error"), through.outcome.get("error"))
@@ -143,12 +143,12 @@ def differences(direct: Any, through: Any, path: str = "") -> list[str]:
     """The first few differences between two JSON values, with their paths."""
     if isinstance(direct, dict) and isinstance(through, dict):
         names = [*direct, *(name for name in through if name not in direct)]
-        found = [
+        faults = [
             one
             for name in names
             for one in differences(direct.get(name), through.get(name), f"{path}.{name}".strip("."))
         ]
-        return found[:3]
+        return faults[:3]
     if isinstance(direct, list) and isinstance(through, list) and len(direct) == len(through):
         pairs = enumerate(zip(direct, through, strict=True))
         return [one for n, (a, b) in pairs for one in differences(a, b, f"{path}.{n}".strip("."))][:3]

@@ -40,8 +40,8 @@ def versions(client: Client) -> dict[str, str]:
         packages = json.loads((NPM_LOCKS[client.environment] / "package-lock.json").read_text())["packages"]
         return {name: packages[f"node_modules/{name}"]["version"] for name in client.packages}
     lock = (PYTHON_LOCKS / f"{client.environment}.lock").read_text()
-    found = dict(re.findall(r"^([a-z0-9-]+)==([^ \\;]+)", lock, re.MULTILINE))
-    return {name: found[name] for name in client.packages}
+    by_name = dict(re.findall(r"^([a-z0-9-]+)==([^ \\;]+)", lock, re.MULTILINE))
+    return {name: by_name[name] for name in client.packages}
 
 
 def versions_text(client: Client) -> str:
@@ -80,7 +80,7 @@ def _clients(results: Results) -> Iterator[str]:
 
 
 def _count(cases: dict[str, dict[str, Cell]], provider: str) -> str:
-    cells = [found[provider] for found in cases.values() if provider in found]
+    cells = [by_provider[provider] for by_provider in cases.values() if provider in by_provider]
     if not cells:
         return "–"
     hold = sum(cell.verdict in ("passes", "translated") for cell in cells)
@@ -94,8 +94,8 @@ def _client(client: Client, cases: dict[str, dict[str, Cell]]) -> Iterator[str]:
     yield f"## {client.name}\n"
     yield f"{client.title}, {versions_text(client)}, on `/v1{client.dialect.path}`.\n"
     yield f"| case | {names} |\n|{'---|' * (1 + len(PROVIDERS))}"
-    for case, found in cases.items():
-        row = " | ".join(_cell(found.get(provider.name), notes) for provider in PROVIDERS)
+    for case, by_provider in cases.items():
+        row = " | ".join(_cell(by_provider.get(provider.name), notes) for provider in PROVIDERS)
         yield f"| {case} | {row} |"
     yield ""
     yield from (f"{number}. {note}" for number, note in enumerate(notes, 1))

@@ -195,7 +195,7 @@ async def _through_provider(
 
 
 def _summary(client: Client, provider: Provider, results: Results) -> str:
-    cells = {case: found[provider.name] for case, found in results[client.name].items()}
+    cells = {case: by_provider[provider.name] for case, by_provider in results[client.name].items()}
     counts = [f"{sum(one.verdict == verdict for one in cells.values())} {verdict}" for verdict in VERDICTS]
     lines = [f"{client.name} → {provider.name}: {', '.join(counts)}"]
     lines += [f"  {case}: {one.verdict} {one.detail}" for case, one in cells.items() if one.verdict == "FAILS"]
@@ -216,7 +216,7 @@ def main() -> int:
     results = asyncio.run(run_all(clients, providers))
     if options.only is None and options.providers is None:
         PAGE.write_text(page(results))
-    cells = [one for cases in results.values() for found in cases.values() for one in found.values()]
+    cells = [one for cases in results.values() for by_provider in cases.values() for one in by_provider.values()]
     counts = [f"{sum(one.verdict == verdict for one in cells)} {verdict}" for verdict in VERDICTS]
     print(f"{len(cells)} cells: {', '.join(counts)}")
     return int(any(one.verdict == "FAILS" for one in cells))

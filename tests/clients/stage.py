@@ -113,10 +113,10 @@ async def staged(directory: Path, clients: list[Client]) -> AsyncIterator[Stage]
         product = Product(directory / "data", workers=1, settings=_settings(upstreams, ca))
         stack.callback(product.kill)
         await asyncio.to_thread(product.start)
-        made = product.command("workspace", "create", "acme", "--prefix", "acme", "--tier", TIER)
+        workspace = product.command("workspace", "create", "acme", "--prefix", "acme", "--tier", TIER)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        operator = OperatorClient(session, product, made["api_key"])
+        operator = OperatorClient(session, product, workspace["api_key"])
         stage = Stage(product, operator, session, upstreams, direct, began)
         await stage.create(clients)
         yield stage

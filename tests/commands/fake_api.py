@@ -16,14 +16,14 @@ class FakeApi:
         self.asked: list[tuple[str, str, Any, dict[str, Any]]] = []
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        given = {name: value for name, value in query.items() if value is not None}
-        self.asked.append((method, path, body, given))
+        parameters = {name: value for name, value in query.items() if value is not None}
+        self.asked.append((method, path, body, parameters))
         if (answer := self.answers.get(f"{method} {path}")) is None:
             raise RefusedError(f"404: {path} is not there", 404, "NOT_FOUND")
-        return answer(body, given) if callable(answer) else answer
+        return answer(body, parameters) if callable(answer) else answer
 
     def bodies(self, method: str) -> list[Any]:
-        return [body for asked, _, body, _ in self.asked if asked == method]
+        return [body for verb, _, body, _ in self.asked if verb == method]
 
 
 def page(*items: Any, cursor: str | None = None) -> dict[str, Any]:

@@ -21,10 +21,10 @@ echo "${COMPREPLY[@]}"
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 def test_bash_completes_a_command() -> None:
     search = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", _COMPLETES], env={"PATH": search}, capture_output=True, text=True, timeout=60, check=True
     )
-    assert (done.stdout, done.stderr) == ("groups\n", "")
+    assert (result.stdout, result.stderr) == ("groups\n", "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "zsh"])
@@ -36,6 +36,6 @@ def test_script_asks_the_command_for_completions(shell: str, monkeypatch: pytest
 
 
 def test_words_are_completed_without_a_shell() -> None:
-    asked = {"_TOLLGATE_COMPLETE": "bash_complete", "COMP_WORDS": "tollgate gro", "COMP_CWORD": "1"}
-    result = CliRunner().invoke(tollgate, [], env=asked, prog_name="tollgate")
+    environment = {"_TOLLGATE_COMPLETE": "bash_complete", "COMP_WORDS": "tollgate gro", "COMP_CWORD": "1"}
+    result = CliRunner().invoke(tollgate, [], env=environment, prog_name="tollgate")
     assert result.stdout == "plain,groups\n"

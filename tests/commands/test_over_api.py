@@ -112,12 +112,12 @@ def test_secret_value_comes_from_standard_input_and_is_never_printed(api: FakeAp
     out = done("secrets", "set", "openai", stdin="sk-value\r\n")
     assert api.bodies("POST") == [{"name": "openai", "value": "sk-value"}]
     assert "sk-value" not in out
-    for words, told in (
+    for words, message in (
         (("create", "openai"), "there is a secret 'openai' already"),
         (("set", "none"), "there is no secret 'none'"),
     ):
         refused = run("secrets", *words, stdin="v")
-        assert (refused.exit_code, told in refused.output) == (1, True)
+        assert (refused.exit_code, message in refused.output) == (1, True)
     assert "the value is empty" in run("secrets", "set", "openai", stdin="\n").output
     assert len(api.bodies("POST")) == 1
 
@@ -175,7 +175,7 @@ def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str
     }
     api.answers[place] = {"id": "x"}
     assert "sk-v" not in done(*words, "-f", "-", stdin=json.dumps(file))
-    assert [asked[2] for asked in api.asked if f"{asked[0]} {asked[1]}" == place] == [
+    assert [call[2] for call in api.asked if f"{call[0]} {call[1]}" == place] == [
         file | ({"name": "openai"} if "sec_1" in words else {})
     ]
 
@@ -191,7 +191,7 @@ def test_usage_is_listed_by_external_id(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "stdin", "status", "told"),
+    ("words", "stdin", "status", "message"),
     [
         (("groups", "create", "-f", "-"), "{", 1, "-f: not JSON"),
         (("secrets", "set", "openai"), "", 1, "the value is empty"),
@@ -202,10 +202,10 @@ def test_usage_is_listed_by_external_id(api: FakeApi) -> None:
     ],
 )
 def test_an_error_has_at_most_three_lines(
-    api: FakeApi, words: tuple[str, ...], stdin: str, status: int, told: str
+    api: FakeApi, words: tuple[str, ...], stdin: str, status: int, message: str
 ) -> None:
     refused = run(*words, stdin=stdin)
-    assert (refused.exit_code, told in refused.stderr) == (status, True)
+    assert (refused.exit_code, message in refused.stderr) == (status, True)
     assert len(refused.stderr.splitlines()) <= 3
 
 
@@ -231,14 +231,14 @@ def test_a_webhook_secret_that_cannot_be_written_is_told(api: FakeApi, monkeypat
 def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
     done("endpoints", "delete", "acme/chat")
-    assert [asked for asked in api.asked if asked[0] == "DELETE"]
+    assert [call for call in api.asked if call[0] == "DELETE"]
 
 
 def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    questions: list[str] = []
 
     def confirm(text: str, **_options: Any) -> None:
-        asked.append(text)
+        questions.append(text)
         raise click.Abort
 
     monkeypatch.setattr("commands.editing.deletion.click.confirm", confirm)
@@ -246,7 +246,7 @@ def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.Monk
     monkeypatch.setattr("commands.editing.deletion.is_terminal", lambda: True)
     assert run("endpoints", "delete", "acme/chat").exit_code == 1
     run("keys", "delete", "tg_x\x1b[8m")
-    assert asked == ["Delete endpoint acme/chat?", "Delete key tg_x\N{REPLACEMENT CHARACTER}[8m?"]
+    assert questions == ["Delete endpoint acme/chat?", "Delete key tg_x\N{REPLACEMENT CHARACTER}[8m?"]
     assert not [call for call in api.asked if call[0] == "DELETE"]
     done("endpoints", "delete", "acme/chat", "--yes")
 
@@ -262,7 +262,7 @@ def test_statement_of_an_entity_without_calls_says_so(api: FakeApi) -> None:
 
 
 def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, tmp_path: Path) -> None:
-    """With a misspelt provider every event would be left out."""
+    """A misspelt provider would leave out every event."""
     invoice = tmp_path / "invoice.csv"
     invoice.write_text("day,output\n")
     end = "2026-11-02T00:00:00.000Z"
@@ -273,10 +273,10 @@ def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, t
 
 
 def test_logs_prints_the_latest_lines_up_to_its_limit_though_a_page_has_more(api: FakeApi) -> None:
-    shown = {"timestamp": "1000000", "level": "INFO", "replica": None, "request_id": None}
+    members = {"timestamp": "1000000", "level": "INFO", "replica": None, "request_id": None}
     api.answers["POST /v1/training_jobs/search"] = {"training_jobs": [{"id": "tj_1", "training_project_id": "tp_1"}]}
     api.answers["POST /v1/training_projects/tp_1/jobs/tj_1/logs"] = {
-        "logs": [shown | {"message": f"line {n}"} for n in (3, 2, 1)]
+        "logs": [members | {"message": f"line {n}"} for n in (3, 2, 1)]
     }
     printed = done("training", "jobs", "logs", "tj_1", "--limit", "2").splitlines()
     assert [line.rpartition("line ")[2] for line in printed] == ["2", "3"]
@@ -316,8 +316,8 @@ def test_groups_tree_asks_once_a_page_and_tells_how_many_it_has_read(api: FakeAp
 def test_groups_tree_of_a_group_asks_for_it_and_those_below_it(api: FakeApi) -> None:
     api.answers["GET /v1/gateway/groups/grp_1"] = group_item(1)
     pages_of_groups(api, group_item(1))
-    shown = json.loads(done("groups", "tree", "grp_1", "--no-usage", "--json"))
-    assert shown == [group_item(1, usage=[], children=[])]
+    trees = json.loads(done("groups", "tree", "grp_1", "--no-usage", "--json"))
+    assert trees == [group_item(1, usage=[], children=[])]
     assert api.asked[-1][3] == {"limit": 1000, "top_group_id": "grp_1"}
 
 

@@ -29,16 +29,16 @@ def exported() -> dict[str, frozenset[str]]:
 def faults(expression: str) -> Iterator[str]:
     """What an expression names that the product does not export."""
     series = exported()
-    text = re.sub(r'"[^"]*"', lambda found: found.group().replace("{", "(").replace("}", ")"), expression)
+    text = re.sub(r'"[^"]*"', lambda match: match.group().replace("{", "(").replace("}", ")"), expression)
     text = re.sub(r"#[^\n]*", "", text)
-    known: set[str] = set()
+    labels: set[str] = set()
     for metric, selector in _METRIC.findall(text):
         if metric not in series:
             yield f"{metric} is not exported"
             continue
-        known |= series[metric]
+        labels |= series[metric]
         for label in sorted(set(_MATCHER.findall(selector)) - series[metric]):
             yield f"{metric} has no label {label}"
     for grouped in _GROUPED.findall(text):
-        for label in sorted({name.strip() for name in grouped.split(",") if name.strip()} - known):
+        for label in sorted({name.strip() for name in grouped.split(",") if name.strip()} - labels):
             yield f"no metric of the expression has the label {label}"

@@ -25,17 +25,17 @@ _CLUSTER_WIDE = ("Namespace",)
 
 def rendered(folder: Path) -> list[Resource]:
     """The resources of a kustomization. Names of config maps have no hash."""
-    wanted: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    assert wanted.keys() <= KEYS, f"{folder}: teach tests/deploy/kustomize.py {wanted.keys() - KEYS}"
-    resources = [resource for name in wanted["resources"] for resource in _read(folder / name)]
-    for generator in wanted.get("configMapGenerator", ()):
+    kustomization: dict[str, Any] = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    assert kustomization.keys() <= KEYS, f"{folder}: teach tests/deploy/kustomize.py {kustomization.keys() - KEYS}"
+    resources = [resource for name in kustomization["resources"] for resource in _read(folder / name)]
+    for generator in kustomization.get("configMapGenerator", ()):
         _generate(resources, generator)
-    for patch in wanted.get("patches", ()):
+    for patch in kustomization.get("patches", ()):
         (target,) = (one for one in resources if _is(one, **patch["target"]))
         for operation in yaml.safe_load(patch["patch"]):
             _apply(target, **operation)
     for resource in resources:
-        _transform(resource, wanted)
+        _transform(resource, kustomization)
     return resources
 
 
@@ -51,8 +51,8 @@ def _read(path: Path) -> list[Resource]:
 def _generate(resources: list[Resource], generator: dict[str, Any]) -> None:
     data = dict(line.split("=", 1) for line in generator["literals"])
     if generator.get("behavior") == "merge":
-        (found,) = (one for one in resources if _is(one, "ConfigMap", generator["name"]))
-        found["data"] |= data
+        (config_map,) = (one for one in resources if _is(one, "ConfigMap", generator["name"]))
+        config_map["data"] |= data
     else:
         resources.append(
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generator["name"]}, "data": data}
@@ -72,13 +72,13 @@ def _apply(target: Any, op: str, path: str, value: Any) -> None:
     target[last] = copy.deepcopy(value)
 
 
-def _transform(resource: Resource, wanted: dict[str, Any]) -> None:
+def _transform(resource: Resource, kustomization: dict[str, Any]) -> None:
     metadata = resource["metadata"]
-    if "namespace" in wanted and resource["kind"] not in _CLUSTER_WIDE:
-        metadata["namespace"] = wanted["namespace"]
-    for labels in wanted.get("labels", ()):
+    if "namespace" in kustomization and resource["kind"] not in _CLUSTER_WIDE:
+        metadata["namespace"] = kustomization["namespace"]
+    for labels in kustomization.get("labels", ()):
         metadata["labels"] = metadata.get("labels", {}) | labels["pairs"]
-    for image in wanted.get("images", ()):
+    for image in kustomization.get("images", ()):
         for _, template in pod_templates([resource]):
             for container in template["spec"]["containers"]:
                 if container["image"] == image["name"]:

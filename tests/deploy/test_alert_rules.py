@@ -27,9 +27,9 @@ def promtool(*words: str | Path) -> str:
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("no promtool (Debian: apt-get install prometheus)")
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    result = subprocess.run([program, *words], capture_output=True, text=True, timeout=100, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def test_rules_are_valid() -> None:
@@ -41,12 +41,12 @@ def test_alerts_fire_on_their_figures_and_on_no_others() -> None:
 
 
 def test_each_alert_is_shown_firing_and_not_firing() -> None:
-    shown: set[tuple[str, bool]] = set()
+    outcomes: set[tuple[str, bool]] = set()
     for world in yaml.safe_load(SCENARIOS.read_text())["tests"]:
         for case in world["promql_expr_test"]:
             (name,) = re.findall(r'alertname="(\w+)"', case["expr"])
-            shown.add((name, bool(case["exp_samples"])))
-    assert shown == {(alert["alert"], fires) for alert in ALERTS for fires in (True, False)}
+            outcomes.add((name, bool(case["exp_samples"])))
+    assert outcomes == {(alert["alert"], fires) for alert in ALERTS for fires in (True, False)}
 
 
 @each_alert
@@ -72,8 +72,8 @@ def test_runbook_says_what_it_means_what_to_look_at_what_to_do_and_what_was_trie
 
 def test_each_runbook_belongs_to_one_alert_and_is_in_the_index() -> None:
     pages = {str(page.relative_to(ROOT)) for page in RUNBOOKS.glob("*.md")} - {"docs/runbooks/README.md"}
-    named = Counter(alert["annotations"]["runbook_url"] for alert in ALERTS)
-    assert named == Counter(pages)
+    links = Counter(alert["annotations"]["runbook_url"] for alert in ALERTS)
+    assert links == Counter(pages)
     index = (RUNBOOKS / "README.md").read_text()
     rows = set(re.findall(r"^\| (page|ticket) \| \[(\w+)\]\(([\w-]+\.md)\) \|", index, re.MULTILINE))
     assert rows == {

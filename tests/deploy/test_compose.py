@@ -43,19 +43,19 @@ def seconds(text: str) -> float:
 
 @pytest.mark.parametrize("service", PLANES)
 def test_planes_start_with_these_settings_and_flags(service: str) -> None:
-    given = environment(service)
-    assert given.keys() <= NAMES
+    values = environment(service)
+    assert values.keys() <= NAMES
     plane, *flags = SERVICES[service]["command"]
     if plane == "control":
         assert control.make_context("control", list(flags)).params["host"] == "0.0.0.0"
-        settings = ControlSettings.from_environ(given)
+        settings = ControlSettings.from_environ(values)
         assert "@postgres/" in settings.database_url
         assert "@redis:" in str(settings.redis_url)
         drain_s = settings.drain_timeout_s
     else:
         with proxy.make_context("proxy", list(flags)) as context:
             assert context.params["host"] == context.params["admin_host"] == "0.0.0.0"
-        drain_s = settings_from(given).drain_timeout_s
+        drain_s = settings_from(values).drain_timeout_s
     assert seconds(SERVICES[service]["stop_grace_period"]) > drain_s
 
 
@@ -67,9 +67,9 @@ def test_both_planes_share_what_they_must() -> None:
 
 def test_secrets_come_from_outside_and_new_secrets_makes_each() -> None:
     text = (DEPLOY / "compose.yaml").read_text()
-    made = (DEPLOY / "new-secrets").read_text()
+    script = (DEPLOY / "new-secrets").read_text()
     required = set(re.findall(r"\$\{(\w+):\?", text))
-    assert required == SECRETS.keys() == set(re.findall(r'echo "(\w+)=', made))
+    assert required == SECRETS.keys() == set(re.findall(r'echo "(\w+)=', script))
     ignored = (DEPLOY.parent / ".gitignore").read_text() + (DEPLOY.parent / ".dockerignore").read_text()
     assert ignored.count("deploy/.env\n") == ignored.count("deploy/metrics.token\n") == 2
 

@@ -29,8 +29,8 @@ def resources(request: pytest.FixtureRequest) -> list[Resource]:
 
 
 def named(resources: list[Resource], kind: str, name: str) -> Any:
-    (found,) = (one for one in resources if (one["kind"], one["metadata"]["name"]) == (kind, name))
-    return found
+    (match,) = (one for one in resources if (one["kind"], one["metadata"]["name"]) == (kind, name))
+    return match
 
 
 def container(resources: list[Resource], kind: str, name: str) -> Any:
@@ -39,13 +39,13 @@ def container(resources: list[Resource], kind: str, name: str) -> Any:
 
 def environment(resources: list[Resource], kind: str, name: str) -> dict[str, str]:
     """What the container gets: settings, secrets, values."""
-    made = container(resources, kind, name)
-    found: dict[str, str] = {}
-    for source in made["envFrom"]:
-        found |= named(resources, "ConfigMap", source["configMapRef"]["name"])["data"]
-    for one in made["env"]:
-        found[one["name"]] = one["value"] if "value" in one else OF_THE_SECRET[one["valueFrom"]["secretKeyRef"]["key"]]
-    return found
+    spec = container(resources, kind, name)
+    values: dict[str, str] = {}
+    for source in spec["envFrom"]:
+        values |= named(resources, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for one in spec["env"]:
+        values[one["name"]] = one["value"] if "value" in one else OF_THE_SECRET[one["valueFrom"]["secretKeyRef"]["key"]]
+    return values
 
 
 def test_two_overlays_exist() -> None:
@@ -63,10 +63,10 @@ def test_planes_start_with_these_settings_and_flags(resources: list[Resource]) -
         plane, *flags = container(resources, kind, name)["args"]
         assert plane == name
         main.make_context(name, flags)
-        given = environment(resources, kind, name)
-        assert given.keys() <= NAMES
+        variables = environment(resources, kind, name)
+        assert variables.keys() <= NAMES
         settings: ControlSettings | ProxySettings
-        settings = ControlSettings.from_environ(given) if name == "control" else settings_from(given)
+        settings = ControlSettings.from_environ(variables) if name == "control" else settings_from(variables)
         spec = named(resources, kind, name)["spec"]["template"]["spec"]
         grace_s = settings.ready_grace_s if isinstance(settings, ProxySettings) else 5
         probe = container(resources, kind, name)["readinessProbe"]
@@ -87,12 +87,14 @@ def test_control_finds_proxies_by_their_service(resources: list[Resource]) -> No
 
 
 def test_journal_and_replica_are_on_the_claimed_volume(resources: list[Resource]) -> None:
-    given = environment(resources, "StatefulSet", "proxy")
+    variables = environment(resources, "StatefulSet", "proxy")
     (claim,) = named(resources, "StatefulSet", "proxy")["spec"]["volumeClaimTemplates"]
     mounts = {one["mountPath"]: one["name"] for one in container(resources, "StatefulSet", "proxy")["volumeMounts"]}
     assert mounts["/data"] == claim["metadata"]["name"]
     # The volume's own directory belongs to root; Tollgate's must belong to its user.
-    assert all(given[name].startswith("/data/tollgate/") for name in ("TOLLGATE_JOURNAL_DIR", "TOLLGATE_REPLICA_PATH"))
+    assert all(
+        variables[name].startswith("/data/tollgate/") for name in ("TOLLGATE_JOURNAL_DIR", "TOLLGATE_REPLICA_PATH")
+    )
 
 
 def test_pods_run_restricted(resources: list[Resource]) -> None:
@@ -132,10 +134,10 @@ def test_each_pod_has_a_network_policy_that_names_who_may_connect(resources: lis
     policies = [one["spec"] for one in resources if one["kind"] == "NetworkPolicy"]
     for _, template in pod_templates(resources):
         labels = template["metadata"]["labels"].items()
-        chosen = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
-        assert len(chosen) == 1
-        assert chosen[0]["policyTypes"] == ["Ingress"]
-        open_to_all = [rule["ports"] for rule in chosen[0]["ingress"] if "from" not in rule]
+        matches = [one for one in policies if one["podSelector"]["matchLabels"].items() <= labels]
+        assert len(matches) == 1
+        assert matches[0]["policyTypes"] == ["Ingress"]
+        open_to_all = [rule["ports"] for rule in matches[0]["ingress"] if "from" not in rule]
         assert open_to_all == ([[{"port": "http"}]] if ("app.kubernetes.io/name", "proxy") in labels else [])
 
 
@@ -143,6 +145,10 @@ def test_no_secret_is_in_the_manifests() -> None:
     for resources in RENDERED.values():
         assert not [one for one in resources if one["kind"] == "Secret"]
         for _, template in pod_templates(resources):
-            given = {one["name"]: one for made in template["spec"]["containers"] for one in made.get("env", ())}
-            for name in given.keys() & OF_THE_SECRET.keys():
-                assert given[name]["valueFrom"]["secretKeyRef"] == {"name": "tollgate", "key": name}
+            variables = {
+                one["name"]: one
+                for container_spec in template["spec"]["containers"]
+                for one in container_spec.get("env", ())
+            }
+            for name in variables.keys() & OF_THE_SECRET.keys():
+                assert variables[name]["valueFrom"]["secretKeyRef"] == {"name": "tollgate", "key": name}

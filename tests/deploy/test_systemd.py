@@ -23,12 +23,12 @@ OWN = {"User", "Group", "Type", "KillMode", "TimeoutStopSec", "Environment", "En
 def settings_of(unit: str) -> dict[str, list[str]]:
     """What [Service] says; a name may come more than once."""
     section = (FOLDER / unit).read_text().partition("[Service]\n")[2].partition("\n[Install]")[0]
-    found: dict[str, list[str]] = defaultdict(list)
+    values: dict[str, list[str]] = defaultdict(list)
     for line in section.splitlines():
         if line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found[name].append(value)
-    return found
+            values[name].append(value)
+    return values
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -41,11 +41,11 @@ def test_unit_starts_a_command_that_exists_with_flags_that_it_has(unit: str) -> 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_unit_sets_settings_that_exist_and_waits_for_the_drain(unit: str) -> None:
-    found = settings_of(unit)
-    given = dict(one.split("=", 1) for one in found["Environment"])
-    assert given.keys() <= NAMES
-    assert float(found["TimeoutStopSec"][0]) > float(given.get("TOLLGATE_DRAIN_TIMEOUT_S", DRAIN_S)) + 10
-    (file,) = found["EnvironmentFile"]
+    directives = settings_of(unit)
+    variables = dict(one.split("=", 1) for one in directives["Environment"])
+    assert variables.keys() <= NAMES
+    assert float(directives["TimeoutStopSec"][0]) > float(variables.get("TOLLGATE_DRAIN_TIMEOUT_S", DRAIN_S)) + 10
+    (file,) = directives["EnvironmentFile"]
     assert Path(file.lstrip("-")).name + ".example" in EXAMPLES
 
 
@@ -59,9 +59,9 @@ def test_units_are_closed_alike() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_examples_name_settings_that_exist_and_hold_no_value_of_a_secret(example: str) -> None:
-    given = dict(re.findall(r"^#?(TOLLGATE_\w+)=(.*)$", (FOLDER / example).read_text(), re.MULTILINE))
-    assert given
-    assert given.keys() <= NAMES
-    assert not given.get("TOLLGATE_INTERNAL_TOKEN")
-    assert not given.get("TOLLGATE_METRICS_TOKEN")
-    assert not given.get("TOLLGATE_SECRET_KEY")
+    variables = dict(re.findall(r"^#?(TOLLGATE_\w+)=(.*)$", (FOLDER / example).read_text(), re.MULTILINE))
+    assert variables
+    assert variables.keys() <= NAMES
+    assert not variables.get("TOLLGATE_INTERNAL_TOKEN")
+    assert not variables.get("TOLLGATE_METRICS_TOKEN")
+    assert not variables.get("TOLLGATE_SECRET_KEY")

@@ -40,14 +40,14 @@ def test_env_may_name_variables_and_commands_are_json() -> None:
 
 
 def test_our_image_is_built_of_known_instructions_in_two_stages() -> None:
-    known = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "RUN", "USER", "VOLUME", "WORKDIR"}
-    found = stages((ROOT / "Dockerfile").read_text())
-    assert [stage.name for stage in found] == ["build", ""]
-    assert {one.name for stage in found for one in stage.instructions} <= known
+    names = {"ARG", "CMD", "COPY", "ENTRYPOINT", "ENV", "EXPOSE", "RUN", "USER", "VOLUME", "WORKDIR"}
+    all_stages = stages((ROOT / "Dockerfile").read_text())
+    assert [stage.name for stage in all_stages] == ["build", ""]
+    assert {one.name for stage in all_stages for one in stage.instructions} <= names
 
 
 @pytest.mark.parametrize(
-    ("written", "read"),
+    ("text", "read"),
     [
         ("${SET:?say so}", "value"),
         ("${SET:-other}", "value"),
@@ -57,8 +57,8 @@ def test_our_image_is_built_of_known_instructions_in_two_stages() -> None:
         ("a ${SET} b", "a value b"),
     ],
 )
-def test_variables_are_filled_in_as_compose_does(written: str, read: str) -> None:
-    assert of(f'    environment: {{NAME: "{written}"}}\n').environment == {"NAME": read}
+def test_variables_are_filled_in_as_compose_does(text: str, read: str) -> None:
+    assert of(f'    environment: {{NAME: "{text}"}}\n').environment == {"NAME": read}
 
 
 def test_missing_variable_without_a_default_is_refused() -> None:
@@ -73,11 +73,11 @@ def test_health_checks_run_with_and_without_a_shell() -> None:
 
 
 def test_our_services_start_behind_those_they_need() -> None:
-    found = services((ROOT / "deploy/compose.yaml").read_text(), SECRETS)
-    names = [service.name for service in found]
-    assert all(names.index(needed) < names.index(one.name) for one in found for needed in one.after)
-    assert found[names.index("control-1")].after == {"postgres": True, "redis": True}
-    haproxy = found[names.index("haproxy")]
+    all_services = services((ROOT / "deploy/compose.yaml").read_text(), SECRETS)
+    names = [service.name for service in all_services]
+    assert all(names.index(needed) < names.index(one.name) for one in all_services for needed in one.after)
+    assert all_services[names.index("control-1")].after == {"postgres": True, "redis": True}
+    haproxy = all_services[names.index("haproxy")]
     assert (haproxy.stop_signal, haproxy.stop_within_s, haproxy.open_files) == ("SIGUSR1", 330, 65536)
     assert set(names) >= WITHOUT_A_PACKAGE
 

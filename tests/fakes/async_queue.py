@@ -185,8 +185,8 @@ class FakeAsyncQueue:
     async def figures(self, deployment: DeploymentRef) -> QueueFigures:
         self._check_available()
         entries = [one for one in self._of(deployment.workspace_id) if one.deployment == deployment]
-        waiting = [one.request.submission.priority for one in entries if one.phase is Phase.QUEUED]
-        queued = {priority: waiting.count(priority) for priority in PRIORITIES}
+        priorities = [one.request.submission.priority for one in entries if one.phase is Phase.QUEUED]
+        queued = {priority: priorities.count(priority) for priority in PRIORITIES}
         return QueueFigures(queued, sum(one.in_progress for one in entries))
 
     # --- attempts ---
@@ -230,25 +230,25 @@ class FakeAsyncQueue:
         now_ms = self.now_ms()
         if sum(one.stored_bytes for one in self._of(deployment.workspace_id)) > self._max_answer_bytes:
             return None
-        waiting = [
+        queue = [
             one
             for one in self._of(deployment.workspace_id)
             if one.deployment == deployment and one.phase in PAUSED_AND_QUEUED and one.due_ms is None
         ]
-        for entry in sorted(waiting, key=self._turn):
+        for entry in sorted(queue, key=self._turn):
             if not self._decide_late(entry, now_ms, self._next_place()):
                 return self._begin(entry, holder, now_ms)
         return None
 
     async def renew(self, attempts: Collection[AttemptRef]) -> Collection[AttemptRef]:
         self._check_available()
-        lost = []
+        losses = []
         for ref in attempts:
             if (entry := self._held(ref)) is not None:
                 entry.held_until_ms = self.now_ms() + LEASE_MS
             elif self._entry(ref.deployment.workspace_id, ref.request_id) is not None:
-                lost.append(ref)
-        return lost
+                losses.append(ref)
+        return losses
 
     async def store(self, attempt: AttemptRef, number: int, chunk: bytes) -> bool:
         self._check_available()
@@ -270,11 +270,11 @@ class FakeAsyncQueue:
 
     async def finish(self, attempt: AttemptRef, outcome: Outcome) -> bool:
         self._check_available()
-        known = self._known(attempt)
+        own_entry = self._known(attempt)
         entry = self._held(attempt)
         if entry is None:
             ends = {Succeeded: Status.SUCCEEDED, Failed: Status.FAILED}
-            return known.attempt == attempt.attempt and known.outcome is ends.get(type(outcome), Status.QUEUED)
+            return own_entry.attempt == attempt.attempt and own_entry.outcome is ends.get(type(outcome), Status.QUEUED)
         now_ms = self.now_ms()
         place = self._next_place()
         if isinstance(outcome, Succeeded) and entry.has_webhook and entry.stored_bytes < outcome.size_bytes:
@@ -296,16 +296,16 @@ class FakeAsyncQueue:
 
     async def fail_deployment(self, deployment: DeploymentRef) -> int:
         self._check_available()
-        gone = [
+        failures = [
             one
             for one in self._of(deployment.workspace_id)
             if one.deployment == deployment and one.phase in PAUSED_AND_QUEUED
         ]
         place = self._next_place()
-        for entry in gone:
+        for entry in failures:
             self._decide(entry, RequestEvent.FAIL, DEPLOYMENT_GONE, place)
             self._count_end(entry)
-        return len(gone)
+        return len(failures)
 
     async def report_standing(self, deployment: DeploymentRef, ready: bool) -> None:
         self._check_available()
@@ -340,13 +340,13 @@ class FakeAsyncQueue:
 
     async def renew_deliveries(self, deliveries: Collection[Delivery]) -> Collection[Delivery]:
         self._check_available()
-        lost = []
+        losses = []
         for delivery in deliveries:
             if (entry := self._held_delivery(delivery)) is None:
-                lost.append(delivery)
+                losses.append(delivery)
             else:
                 entry.held_until_ms = self.now_ms() + LEASE_MS
-        return lost
+        return losses
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:
         self._check_available()
@@ -382,7 +382,7 @@ class FakeAsyncQueue:
         return True
 
     async def overview(self) -> Sequence[DeploymentFigures]:
-        found = []
+        overviews = []
         now_ms = self.now_ms()
         for deployment in sorted({one.deployment for one in self._open()}):
             figures = await self.figures(deployment)
@@ -391,8 +391,10 @@ class FakeAsyncQueue:
                 for one in self._open()
                 if one.deployment == deployment and one.phase is Phase.QUEUED
             ]
-            found.append(DeploymentFigures(deployment, figures.queued, figures.in_progress, max(ages, default=None)))
-        return found
+            overviews.append(
+                DeploymentFigures(deployment, figures.queued, figures.in_progress, max(ages, default=None))
+            )
+        return overviews
 
     # --- parts ---
 

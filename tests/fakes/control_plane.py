@@ -98,11 +98,11 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
     async def events(request: web.Request) -> web.Response:
         if control.down:
             return web.json_response({"error": "down"}, status=503)
-        sent = (await request.json())["events"]
-        if any(event["group_id"] == control.refused_group for event in sent):
+        events = (await request.json())["events"]
+        if any(event["group_id"] == control.refused_group for event in events):
             return web.json_response({"error": "a malformed event"}, status=400)
-        control.events += [event for event in sent if event not in control.events]
-        return web.json_response({"accepted": len(sent)})
+        control.events += [event for event in events if event not in control.events]
+        return web.json_response({"accepted": len(events)})
 
     async def report(request: web.Request) -> web.Response:
         if control.down:
@@ -113,8 +113,8 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
     async def traffic(request: web.Request) -> web.Response:
         if control.down:
             return web.json_response({"error": "down"}, status=503)
-        sent = await request.json()
-        control.traffic.setdefault((sent["sender"], sent["number"]), sent["rows"])
+        body = await request.json()
+        control.traffic.setdefault((body["sender"], body["number"]), body["rows"])
         return web.json_response({})
 
     app = web.Application()

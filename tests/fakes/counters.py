@@ -34,7 +34,7 @@ class FakeCounters:
     def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
         return self.take(plan, estimate, tier)
 
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
+    def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
         """A take here takes no time, so it is never cancelled."""
 
     async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
@@ -66,8 +66,8 @@ class FakeCounters:
         self.settled.append(settlement)
         self._apply("this worker", settlement)
 
-    def give_back(self, taken: Taken) -> None:
-        for reservation in taken.returnable:
+    def give_back(self, take: Taken) -> None:
+        for reservation in take.returnable:
             settlement = Settlement(
                 reservation=reservation, number=next(self.numbers), actual_tokens=0, given_back=True
             )
@@ -94,8 +94,8 @@ class FakeCounters:
             waits = decision.retry_after_ms, decision.counted_retry_after_ms, decision.hard_retry_after_ms
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         reservations = _reservations(plan, plan.bounds, decision, estimate)
-        kept = [bound for bound in plan.bounds if _is_settled(plan, bound)]
-        return _taken(_reservations(plan, kept, decision, estimate), reservations, requests, tokens)
+        bounds = [bound for bound in plan.bounds if _is_settled(plan, bound)]
+        return _taken(_reservations(plan, bounds, decision, estimate), reservations, requests, tokens)
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
@@ -115,9 +115,9 @@ class LaterCounters(FakeCounters):
         loop.call_soon(self._answer, answer, plan, estimate)
         return answer
 
-    def abandon(self, asked: Awaitable[Taken | LimitHit]) -> None:
-        if isinstance(asked, asyncio.Future) and asked.done() and not asked.cancelled():
-            self.give_back(asked.result())
+    def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
+        if isinstance(question, asyncio.Future) and question.done() and not question.cancelled():
+            self.give_back(question.result())
 
     def _answer(self, answer: "asyncio.Future[Taken | LimitHit]", plan: Plan, estimate: Estimate) -> None:
         if not answer.done():
@@ -141,9 +141,11 @@ def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:
     return LimitStatus(plan.bounds[tightest.bound].limit.threshold, tightest.remaining, tightest.reset_ms)
 
 
-def _reservations(plan: Plan, held: Sequence[Bound], decision: Decision, estimate: Estimate) -> tuple[Reservation, ...]:
-    groups = dict.fromkeys(bound.counting_group for bound in held)
-    buckets = tuple((group, kind_mask(b.limit for b in held if b.counting_group == group)) for group in groups)
+def _reservations(
+    plan: Plan, bounds: Sequence[Bound], decision: Decision, estimate: Estimate
+) -> tuple[Reservation, ...]:
+    groups = dict.fromkeys(bound.counting_group for bound in bounds)
+    buckets = tuple((group, kind_mask(b.limit for b in bounds if b.counting_group == group)) for group in groups)
     return reservations_of(plan.key, buckets, decision.now_ms, estimate)
 
 

@@ -72,12 +72,12 @@ class ListedEvents:
         return self._page(query["start_time"], end, 0)
 
     def _page(self, start: str, end: str, place: int) -> Any:
-        shown = sorted(self.events, key=lambda event: (event["timestamp"], event["idempotencyKey"]))
-        shown = [event for event in shown if start <= event["timestamp"] < end]
+        listed = sorted(self.events, key=lambda event: (event["timestamp"], event["idempotencyKey"]))
+        listed = [event for event in listed if start <= event["timestamp"] < end]
         stop = place + self.page_items
-        cursor = f"{start}|{end}|{stop}" if stop < len(shown) else None
+        cursor = f"{start}|{end}|{stop}" if stop < len(listed) else None
         return {
-            "items": shown[place:stop],
+            "items": listed[place:stop],
             "pagination": {"has_more": cursor is not None, "cursor": cursor},
             "window": {"start_time": start, "end_time": end},
         }

@@ -57,6 +57,6 @@ class FakeReplicas(ReplicaRequests):
             self.waiting.set()
 
     def _as_sent(self, message: Message) -> Message:
-        sent: Message = orjson.loads(orjson.dumps(message))
-        self.said.append(sent)
-        return sent
+        copy: Message = orjson.loads(orjson.dumps(message))
+        self.said.append(copy)
+        return copy

@@ -56,14 +56,14 @@ class ScriptedReplicas:
     def will(self, *steps: Step) -> None:
         self.script.extend(steps)
 
-    def begin(self, wanted: Wanted, load: Load) -> ScriptedCall:
-        self.calls.append(ScriptedCall(self, wanted))
+    def begin(self, request: Wanted, load: Load) -> ScriptedCall:
+        self.calls.append(ScriptedCall(self, request))
         return self.calls[-1]
 
-    def begin_background(self, wanted: Wanted, told: Callable[[bool], None]) -> BackgroundCall:
+    def begin_background(self, request: Wanted, listener: Callable[[bool], None]) -> BackgroundCall:
         raise AssertionError("only the async worker begins one")
 
-    async def wake(self, wanted: Wanted) -> None:
+    async def wake(self, request: Wanted) -> None:
         if self.wake_failure is not None:
             raise self.wake_failure
-        self.woken.append(wanted)
+        self.woken.append(request)

@@ -189,9 +189,9 @@ class FakeBackend:
         return (attempt for attempt in self.attempts.values() if attempt.phase is not Phase.ENDED)
 
     def _attempt(self, job_id: str, attempt: int) -> Attempt:
-        found = self.attempts[job_id]
-        assert found.job.attempt == attempt
-        return found
+        known_attempt = self.attempts[job_id]
+        assert known_attempt.job.attempt == attempt
+        return known_attempt
 
     async def _take_time(self) -> None:
         for _ in range(self.turns):

@@ -62,7 +62,7 @@ class FakeControl:
     """The next claim is made, and its answer lost."""
 
     def create(self, job_id: str, *commands: str, priority: int = 0, availability: str = DEDICATED, **spec: Any) -> str:
-        made = self.specs[job_id] = JobSpec(start_commands=commands, **({"resources": SMALL} | spec))
+        spec_of_job = self.specs[job_id] = JobSpec(start_commands=commands, **({"resources": SMALL} | spec))
         self.now_ms += 1
         self.jobs[job_id] = JobRecord(
             id=job_id,
@@ -73,8 +73,8 @@ class FakeControl:
             error_message=None,
             priority=priority,
             availability_model=availability,
-            node_count=made.node_count,
-            resources=made.resources,
+            node_count=spec_of_job.node_count,
+            resources=spec_of_job.resources,
             gpu_memory_mib=None,
             attempt=0,
             stop_requested=False,
@@ -113,8 +113,8 @@ class FakeControl:
                 self.forgotten.append(job.id)
             else:
                 self._put(job_states.reported(job, job_report, self.now_ms))
-        wanted = [(job, want) for job in self.jobs.values() if (want := job_states.wanted(job))]
-        return WantedState(tuple(_wanted(job, want) for job, want in wanted), self.terminals)
+        commands = [(job, want) for job in self.jobs.values() if (want := job_states.wanted(job))]
+        return WantedState(tuple(_wanted(job, want) for job, want in commands), self.terminals)
 
     async def claim(self, job_id: str, attempt: int) -> Claimed | None:
         self._check()
@@ -241,8 +241,8 @@ async def _claim(control: FakeControl, job_id: str, body: Mapping[str, Any]) -> 
 
 
 async def _environment(control: FakeControl, _: str, body: Mapping[str, Any]) -> Any:
-    found = await control.environment(body["token"])
-    return {"environment": dict(found.variables), "secrets": list(found.secrets)}
+    environment = await control.environment(body["token"])
+    return {"environment": dict(environment.variables), "secrets": list(environment.secrets)}
 
 
 async def _output(control: FakeControl, job_id: str, body: Mapping[str, Any]) -> Any:

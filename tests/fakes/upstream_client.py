@@ -68,9 +68,9 @@ class FakeAnswer:
                 self.interrupted.clear()
                 return False
             self.ended = self.ended or not data
-            started = perf_counter()
+            start_s = perf_counter()
             has_room = not data or take(data)
-            self.taking_s += perf_counter() - started
+            self.taking_s += perf_counter() - start_s
             if not has_room:
                 return False
         return True

@@ -46,10 +46,10 @@ class FakeIncoming:
         return self.fields
 
     def header(self, name: str) -> str | None:
-        return next((value for known, value in self.fields if known == name), None)
+        return next((value for field_name, value in self.fields if field_name == name), None)
 
     def header_values(self, name: str) -> Sequence[str]:
-        return [value for known, value in self.fields if known == name]
+        return [value for field_name, value in self.fields if field_name == name]
 
     async def read(self, at_least: int = 1) -> bytes:
         self.reads += 1
@@ -145,4 +145,4 @@ class FakeOutgoing:
         return json.loads(self.body)
 
     def header(self, name: str) -> str | None:
-        return next((value for known, value in self.headers if known == name), None)
+        return next((value for field_name, value in self.headers if field_name == name), None)

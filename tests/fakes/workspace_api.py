@@ -47,8 +47,8 @@ class WorkspaceApi:
         if method == "GET":
             return self._list(kind, query)
         if rest == ["compare"]:
-            found = self.items["secrets"].get(body["name"])
-            return {"exists": found is not None, "equal": found is not None and found["value"] == body["value"]}
+            secret = self.items["secrets"].get(body["name"])
+            return {"exists": secret is not None, "equal": secret is not None and secret["value"] == body["value"]}
         if self.away_after is not None and len(self.calls) >= self.away_after:
             raise AwayError("the connection broke")
         self.calls.append((method, path))
@@ -87,14 +87,14 @@ class WorkspaceApi:
         return {"items": items[start : start + size], "pagination": {"cursor": str(start + size) if more else None}}
 
     def _shown(self, item: Wire) -> Wire:
-        shown = {name: value for name, value in item.items() if name not in ("value", "owner", "applied", "updated")}
+        body = {name: value for name, value in item.items() if name not in ("value", "owner", "applied", "updated")}
         if item["owner"] is not None:
-            shown["managed_by"] = {"name": item["owner"], "drifted": item["applied"] != item["updated"]}
+            body["managed_by"] = {"name": item["owner"], "drifted": item["applied"] != item["updated"]}
         if "group" in item:
-            group = shown.pop("group")
-            shown["models"] = [models_entry_to_wire(entry) for entry in group.models]
-            shown["hierarchy"] = {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id}
-        return shown
+            group = body.pop("group")
+            body["models"] = [models_entry_to_wire(entry) for entry in group.models]
+            body["hierarchy"] = {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id}
+        return body
 
     def _keep(self, kind: str, key: str, item: Wire, body: Wire) -> Wire:
         item["updated"] = self._now
@@ -115,8 +115,8 @@ class WorkspaceApi:
         return self._keep("secrets", body["name"], {**old, "value": body["value"]}, body)
 
     def _delete_secrets(self, _body: None, name: str) -> Wire:
-        found = self._existing("secrets", name)
-        if any(found["id"] == e["targets"][0].get("secret_id") for e in self.items["endpoints"].values()):
+        secret = self._existing("secrets", name)
+        if any(secret["id"] == e["targets"][0].get("secret_id") for e in self.items["endpoints"].values()):
             raise refused(409, "SECRET_IN_USE")
         return self.items["secrets"].pop(name)
 
@@ -148,11 +148,11 @@ class WorkspaceApi:
         return self.items["endpoints"].pop(id)
 
     def _ancestors(self, parent_id: str | None) -> list[Group]:
-        found: list[Group] = []
+        ancestors: list[Group] = []
         while parent_id is not None:
-            found.append(self._existing("groups", parent_id)["group"])
-            parent_id = found[-1].parent_id
-        return found
+            ancestors.append(self._existing("groups", parent_id)["group"])
+            parent_id = ancestors[-1].parent_id
+        return ancestors
 
     def _descendants(self, id: str) -> list[Group]:
         return [
@@ -201,8 +201,8 @@ class WorkspaceApi:
 
     def _delete_groups(self, _body: None, id: str) -> Wire:
         below = [group.id for group in self._descendants(id)]
-        for gone in below:
-            del self.items["groups"][gone]
+        for group_id in below:
+            del self.items["groups"][group_id]
         self._existing("groups", id)
         return self.items["groups"].pop(id)
 
@@ -210,8 +210,8 @@ class WorkspaceApi:
         if len(self.items["webhooks"]) >= MAX_WEBHOOKS:
             raise refused(409, "TOO_MANY_WEBHOOKS")
         id = f"whk_{self._now}"
-        made = {"id": id, "url": body["url"], "description": body["description"], "enabled": True}
-        return self._keep("webhooks", id, made, body) | {"secret": f"whsec_{id}"}
+        webhook = {"id": id, "url": body["url"], "description": body["description"], "enabled": True}
+        return self._keep("webhooks", id, webhook, body) | {"secret": f"whsec_{id}"}
 
     def _patch_webhooks(self, body: Wire, id: str) -> Wire:
         item = self._existing("webhooks", id)

@@ -55,16 +55,16 @@ def test_health_path_of_the_command_line_replaces_only_the_path(
 
 
 def test_progress_is_told_less_and_less_often() -> None:
-    told = 0.0
+    last_s = 0.0
     times = []
     for _ in range(6):
-        times.append(told := next_progress_s(told))
+        times.append(last_s := next_progress_s(last_s))
     assert times == [5, 15, 30, 60, 120, 180]
 
 
 def test_key_and_command_are_in_no_representation() -> None:
-    shown = repr(Options("http://x", "tg_key.secret", "m", "d", ("server", "--token", "hf_secret")))
-    assert "secret" not in shown
+    text = repr(Options("http://x", "tg_key.secret", "m", "d", ("server", "--token", "hf_secret")))
+    assert "secret" not in text
 
 
 def test_guard_kills_groups_that_were_not_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""How many replicas a load needs, and for how long."""
+"""Checks how many replicas a load needs, and for how long."""
 
 import pytest
 from hypothesis import given
@@ -36,12 +36,12 @@ def test_calls_of_every_kind_count() -> None:
 def test_peak_is_the_highest_need_within_the_idle_timeout(looks: list[tuple[float, int]]) -> None:
     demand = Demand(IDLE_S)
     now = 0.0
-    seen = list[tuple[float, int]]()
+    samples = list[tuple[float, int]]()
     for pause_s, calls in looks:
         now += pause_s
-        seen.append((now, calls))
+        samples.append((now, calls))
         demand.observe(now, Load(in_flight=calls), 1)
-        assert demand.peak() == max(calls for at, calls in seen if at > now - IDLE_S)
+        assert demand.peak() == max(calls for at, calls in samples if at > now - IDLE_S)
 
 
 def test_call_between_two_looks_counts() -> None:

@@ -1,4 +1,4 @@
-"""What the fleet decides: table-driven for each rule, and a state machine for what must hold in any order of events."""
+"""Checks what the fleet decides: a table for each rule, and a state machine for what holds in any order of events."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ IDLE_S = 10.0
 
 
 def fleet_of(max_replicas: int = 1, **options: Any) -> Fleet:
-    given = {"idle_timeout_s": IDLE_S, "start_timeout_s": 100.0, "drain_timeout_s": 25.0} | options
-    return Fleet(Options("http://c", "key", "m", "d", ("server",), max_replicas=max_replicas, **given))
+    values = {"idle_timeout_s": IDLE_S, "start_timeout_s": 100.0, "drain_timeout_s": 25.0} | options
+    return Fleet(Options("http://c", "key", "m", "d", ("server",), max_replicas=max_replicas, **values))
 
 
 def look(fleet: Fleet, now: float, status: str = "ACTIVE", **load: Any) -> None:

@@ -48,14 +48,14 @@ def test_level_is_guessed_only_from_what_a_line_names_near_its_beginning(text: s
 def test_lines_are_the_same_however_the_bytes_arrive(lines: list[str], data: st.DataObject) -> None:
     raw = "".join(line + data.draw(st.sampled_from(["\n", "\r\n", "\r"])) for line in lines).encode()
     cutter = LineCutter()
-    found = list[str]()
+    output = list[str]()
     rest = raw
     while rest:
         size = data.draw(st.integers(1, len(rest)))
-        found += cutter.feed(rest[:size], 0.0)
+        output += cutter.feed(rest[:size], 0.0)
         rest = rest[size:]
-    found += cutter.flush()
-    assert found == [stripped for line in lines if (stripped := line.rstrip())]
+    output += cutter.flush()
+    assert output == [stripped for line in lines if (stripped := line.rstrip())]
 
 
 def test_long_lines_are_cut_and_bytes_that_are_no_text_replaced() -> None:
@@ -72,8 +72,8 @@ def test_a_flood_is_counted_not_kept() -> None:
     cutter = LineCutter()
     assert len(cutter.feed(b"line\n" * (LINES_PER_S + 500), 0.0)) == LINES_PER_S
     assert cutter.feed(b"line\n" * 1000, 0.9) == []
-    told, after = cutter.feed(b"after\n", 1.0)
-    assert told == f"WARNING: 1500 lines left out: more than {LINES_PER_S} in a second"
+    warning, after = cutter.feed(b"after\n", 1.0)
+    assert warning == f"WARNING: 1500 lines left out: more than {LINES_PER_S} in a second"
     assert after == "after"
 
 

@@ -17,15 +17,15 @@ def test_five_failed_starts_in_a_row_are_enough() -> None:
     attempts = StartAttempts()
     for _ in range(MAX_FAILED_STARTS - 1):
         attempts.start_failed(0)
-    seen = [attempts.is_exhausted]
+    states = [attempts.is_exhausted]
     attempts.start_succeeded()
     attempts.start_failed(0)
-    seen.append(attempts.is_exhausted)
+    states.append(attempts.is_exhausted)
     for _ in range(MAX_FAILED_STARTS - 1):
         attempts.start_failed(0)
-    seen.append(attempts.is_exhausted)
+    states.append(attempts.is_exhausted)
     attempts.reset()
-    assert [*seen, attempts.is_exhausted] == [False, False, True, False]
+    assert [*states, attempts.is_exhausted] == [False, False, True, False]
     assert attempts.not_before == 0.0
 
 

@@ -7,7 +7,7 @@ from policy.deployments import MOVES_FROM_OUTSIDE, NOT_SERVING, PARKING
 
 
 @pytest.mark.parametrize(
-    ("present", "wanted", "expected"),
+    ("present", "target", "expected"),
     [
         ("SCALED_TO_ZERO", LOADING_MODEL, (WAKING_UP, LOADING_MODEL)),
         ("DEPLOYING", WAKING_UP, (WAKING_UP,)),
@@ -22,14 +22,14 @@ from policy.deployments import MOVES_FROM_OUTSIDE, NOT_SERVING, PARKING
     ],
 )
 def test_moves_lead_from_the_present_status_to_the_wanted_one(
-    present: str, wanted: str, expected: tuple[str, ...]
+    present: str, target: str, expected: tuple[str, ...]
 ) -> None:
-    assert moves(present, wanted) == expected
+    assert moves(present, target) == expected
 
 
 @pytest.mark.parametrize("present", sorted(PARKING | NOT_SERVING))
-@pytest.mark.parametrize("wanted", [WAKING_UP, LOADING_MODEL, FAILED])
-def test_control_allows_every_move(present: str, wanted: str) -> None:
-    for status in moves(present, wanted):
+@pytest.mark.parametrize("target", [WAKING_UP, LOADING_MODEL, FAILED])
+def test_control_allows_every_move(present: str, target: str) -> None:
+    for status in moves(present, target):
         assert status in MOVES_FROM_OUTSIDE[present]
         present = status

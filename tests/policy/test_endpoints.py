@@ -111,8 +111,8 @@ def test_an_option_with_another_value_is_refused(name: str, value: object) -> No
 def test_a_target_refuses_state_and_passes_price_options_by_default() -> None:
     target = Target("VENDOR_B")
     assert (target.passes_upstream_state, target.passes_price_options) == (False, True)
-    said = Target("VENDOR_B", **OPTIONS)
-    assert (said.passes_upstream_state, said.passes_price_options) == (True, False)
+    explicit = Target("VENDOR_B", **OPTIONS)
+    assert (explicit.passes_upstream_state, explicit.passes_price_options) == (True, False)
     later = Target("VENDOR_B", upstream_state="LATER", price_options="LATER")
     assert (later.passes_upstream_state, later.passes_price_options) == (False, False), "unknown values refuse"
 

@@ -23,7 +23,7 @@ CASCADING = Enforcement.CASCADING
 
 
 @pytest.mark.parametrize(
-    ("asked", "parent", "mode"),
+    ("requested", "parent", "mode"),
     [
         (None, None, INDEPENDENT),
         (CASCADING, None, CASCADING),
@@ -33,15 +33,15 @@ CASCADING = Enforcement.CASCADING
     ],
 )
 def test_a_new_group_inherits_its_enforcement_mode(
-    asked: Enforcement | None, parent: Group | None, mode: Enforcement
+    requested: Enforcement | None, parent: Group | None, mode: Enforcement
 ) -> None:
-    assert inherit_enforcement(asked, parent) is mode
+    assert inherit_enforcement(requested, parent) is mode
 
 
-@pytest.mark.parametrize(("asked", "parents"), [(CASCADING, INDEPENDENT), (INDEPENDENT, CASCADING)])
-def test_a_mode_other_than_the_parents_is_refused(asked: Enforcement, parents: Enforcement) -> None:
+@pytest.mark.parametrize(("mode", "parents"), [(CASCADING, INDEPENDENT), (INDEPENDENT, CASCADING)])
+def test_a_mode_other_than_the_parents_is_refused(mode: Enforcement, parents: Enforcement) -> None:
     with pytest.raises(GroupRuleError, match=f"must be the parent's, {parents.value}"):
-        inherit_enforcement(asked, group("p", None, parents))
+        inherit_enforcement(mode, group("p", None, parents))
 
 
 def test_a_tree_has_at_most_five_levels() -> None:

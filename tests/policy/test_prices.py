@@ -39,15 +39,15 @@ def test_a_cost_is_exact(amounts: tuple[str, ...], uncached: int, cached: int, o
 
 @given(st.lists(AMOUNTS, max_size=9))
 def test_sums_are_exact_and_apart_by_currency(texts: list[str]) -> None:
-    found = sum_of((currency, parse_amount(text)) for text in texts for currency in ("USD", "EUR"))
+    sums = sum_of((currency, parse_amount(text)) for text in texts for currency in ("USD", "EUR"))
     expected = sum(map(Fraction, texts), Fraction(0))
-    assert {name: Fraction(amount) for name, amount in found.items()} == (
+    assert {name: Fraction(amount) for name, amount in sums.items()} == (
         {"EUR": expected, "USD": expected} if texts else {}
     )
 
 
 @pytest.mark.parametrize(
-    ("currency", "amount", "shown"),
+    ("currency", "amount", "text"),
     [
         ("EUR", "0.005", "0.00"),
         ("EUR", "0.015", "0.02"),
@@ -58,16 +58,16 @@ def test_sums_are_exact_and_apart_by_currency(texts: list[str]) -> None:
         ("USD", "123456789012345678901234567890.125", "123456789012345678901234567890.12"),
     ],
 )
-def test_totals_are_rounded_half_to_even_to_the_minor_unit(currency: str, amount: str, shown: str) -> None:
-    assert rounded_text(currency, Decimal(amount)) == shown
+def test_totals_are_rounded_half_to_even_to_the_minor_unit(currency: str, amount: str, text: str) -> None:
+    assert rounded_text(currency, Decimal(amount)) == text
 
 
 @pytest.mark.parametrize(
-    ("amount", "shown"),
+    ("amount", "text"),
     [("0", "0.00"), ("3", "3.00"), ("0.1500", "0.15"), ("1E+3", "1000.00"), ("1E-18", f"0.{'0' * 17}1")],
 )
-def test_amounts_show_all_digits_and_no_exponent(amount: str, shown: str) -> None:
-    assert amount_text(Decimal(amount)) == shown
+def test_amounts_show_all_digits_and_no_exponent(amount: str, text: str) -> None:
+    assert amount_text(Decimal(amount)) == text
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1.", ".5", "+1", "1_000", "Infinity", "٣", "1" * 13])

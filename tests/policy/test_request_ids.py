@@ -1,4 +1,4 @@
-"""Which request ids of callers are taken over."""
+"""Checks which request ids of callers are taken over."""
 
 import pytest
 

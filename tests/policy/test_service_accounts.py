@@ -80,7 +80,7 @@ def test_a_key_with_a_composite_factor_is_refused() -> None:
     p = NUMBERS.p
     q = NUMBERS.q
     composite = p * 3
-    made = rsa.RSAPrivateNumbers(
+    numbers = rsa.RSAPrivateNumbers(
         composite,
         q,
         d := pow(65537, -1, (composite - 1) * (q - 1)),
@@ -90,7 +90,7 @@ def test_a_key_with_a_composite_factor_is_refused() -> None:
         rsa.RSAPublicNumbers(65537, composite * q),
     )
     with pytest.raises(ServiceAccountError, match="damaged"):
-        private_key(pem(made.private_key(unsafe_skip_rsa_key_validation=True)))
+        private_key(pem(numbers.private_key(unsafe_skip_rsa_key_validation=True)))
 
 
 def test_an_oversized_key_is_refused_without_a_costly_check() -> None:

@@ -1,4 +1,4 @@
-"""What runs in the background ends when its process does, also if a task swallows a cancellation."""
+"""Background tasks end when their process does, even if a task swallows a cancellation."""
 
 import asyncio
 import errno

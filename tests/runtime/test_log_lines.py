@@ -1,4 +1,4 @@
-"""What nothing catches is a log line, like everything else that a process writes. An outage is two."""
+"""An uncaught error is a log line, like everything else that a process writes. An outage is two lines."""
 
 import json
 import logging
@@ -29,9 +29,9 @@ raise KeyError("of the process")
 
 
 def test_what_nothing_catches_is_a_log_line() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    result = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
     for line, text in zip(lines, ("of a library", "of a finalizer", "division by zero", "of the process"), strict=True):
         assert text in line["message"]
         assert {"time", "level", "logger", "process"} <= line.keys()

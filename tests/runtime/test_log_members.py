@@ -73,8 +73,8 @@ def members_of_controls_request_lines() -> set[str]:
 
 
 def test_documented_members_are_those_of_the_code() -> None:
-    written = members_of_an_error() | members_of_an_access_log_line() | members_of_controls_request_lines()
-    assert written | {"lines"} == documented_members()
+    members = members_of_an_error() | members_of_an_access_log_line() | members_of_controls_request_lines()
+    assert members | {"lines"} == documented_members()
     assert '"lines":%d' in (ROOT / "proxy/edges/telemetry/access_log.py").read_text()
 
 

@@ -65,5 +65,5 @@ print([name for name in loaded if name in sys.modules])
 
 def test_a_process_without_traces_loads_nothing_for_them() -> None:
     """redis-py loads OpenTelemetry's API by itself where it is installed."""
-    done = subprocess.run([sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "[]\n"
+    result = subprocess.run([sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, timeout=60)
+    assert result.stdout == "[]\n"

@@ -114,7 +114,7 @@ class Chaos:
 
     def check(self) -> None:
         sizes = {host.name: host.millicpu for host in HOSTS}
-        assert all(used <= sizes[name] for name, used in self.world.used().items()), "a host is overcommitted"
+        assert all(size <= sizes[name] for name, size in self.world.used().items()), "a host is overcommitted"
         for job_id, statuses in self.world.control.statuses.items():
             assert all(status not in ENDED for status in statuses[:-1]), f"{job_id} moved after its end: {statuses}"
 

@@ -28,15 +28,15 @@ from trainer.settings import Settings
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_setting_ends_the_start_with_one_sentence(settings: dict[str, str], expected: str) -> None:
-    done = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
-    assert done.exit_code == 2
-    assert done.stderr.startswith(f"tollgate trainer: {expected}")
-    assert done.stderr.count("\n") == 1
+    result = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tollgate trainer: {expected}")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_flag_overrides_its_setting() -> None:
-    done = CliRunner().invoke(main, ["--backend", "off"], env={"TOLLGATE_INTERNAL_TOKEN": TOKEN})
-    assert "TOLLGATE_TRAINING_BACKEND is off" in done.stderr
+    result = CliRunner().invoke(main, ["--backend", "off"], env={"TOLLGATE_INTERNAL_TOKEN": TOKEN})
+    assert "TOLLGATE_TRAINING_BACKEND is off" in result.stderr
     wrong = CliRunner().invoke(main, ["--backend", "slurm"], env={"TOLLGATE_INTERNAL_TOKEN": TOKEN})
     assert wrong.exit_code == 2
     assert "--backend" in wrong.stderr
@@ -45,9 +45,9 @@ def test_a_flag_overrides_its_setting() -> None:
 def test_ray_that_is_not_installed_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     settings = {"TOLLGATE_TRAINING_BACKEND": "ray", "TOLLGATE_RAY_ADDRESS": "http://127.0.0.1:8265"}
-    done = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
-    assert done.exit_code == 2
-    assert "Install tollgate[ray]" in done.stderr
+    result = CliRunner().invoke(main, env={"TOLLGATE_INTERNAL_TOKEN": TOKEN} | settings)
+    assert result.exit_code == 2
+    assert "Install tollgate[ray]" in result.stderr
 
 
 def test_local_is_the_default(tmp_path: Path) -> None:

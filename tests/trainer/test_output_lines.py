@@ -14,14 +14,14 @@ from trainer.output_lines import batch, metric
 def test_a_chunk_becomes_a_batch_of_log_lines_and_metrics() -> None:
     point = '{"metric": "loss", "step": 3, "value": 0.25}'
     chunk = OutputChunk([(1_000_000, False, "hello"), (2_000_000, True, point), (3_000_000, False, point)], 90, False)
-    sent = batch(2, 1, 40, chunk)
-    assert (sent.attempt, sent.rank, sent.offset, sent.next_offset) == (2, 1, 40, 90)
-    assert sent.lines == [
+    output = batch(2, 1, 40, chunk)
+    assert (output.attempt, output.rank, output.offset, output.next_offset) == (2, 1, 40, 90)
+    assert output.lines == [
         OutputLine(1_000_000, "INFO", "hello"),
         OutputLine(2_000_000, "WARNING", point),
         OutputLine(3_000_000, "INFO", point),
     ]
-    assert sent.metrics == [MetricPoint("loss", 3, 3, 0.25)], "standard error has no metrics"
+    assert output.metrics == [MetricPoint("loss", 3, 3, 0.25)], "standard error has no metrics"
 
 
 @pytest.mark.parametrize(

@@ -148,14 +148,16 @@ async def test_checkpoints_are_told_before_their_sync_is_over(world: World) -> N
     await world.rounds(3)
     assert world.control.checkpoints_of["j"] == [checkpoint()]
     assert world.control.jobs["j"].checkpoint_sync_status == "SYNCING"
-    done = checkpoint(CheckpointFile("weights", 3, "00"))
-    attempt.checkpoints = [done]
+    stored = checkpoint(CheckpointFile("weights", 3, "00"))
+    attempt.checkpoints = [stored]
     attempt.is_syncing = False
     attempt.end(Outcome.COMPLETED)
     while world.control.jobs["j"].checkpoint_sync_status == "SYNCING":
-        assert world.control.jobs["j"].status != "TRAINING_JOB_COMPLETED" or world.control.checkpoints_of["j"] == [done]
+        assert world.control.jobs["j"].status != "TRAINING_JOB_COMPLETED" or world.control.checkpoints_of["j"] == [
+            stored
+        ]
         await world.rounds()
-    assert world.control.checkpoints_of["j"] == [done]
+    assert world.control.checkpoints_of["j"] == [stored]
 
 
 async def test_a_missing_secret_ends_the_job_with_its_name(world: World) -> None:
@@ -432,12 +434,12 @@ async def test_the_end_of_the_trainer_is_bounded_if_control_takes_no_output(
 
 
 async def test_browsers_that_wait_for_a_shell_are_passed_on(world: World) -> None:
-    wanted = WantedTerminal("t", "j", 1, 0)
-    got: list[WantedTerminal] = []
-    world.loop = SyncLoop(world.backend, world.control, "t", lambda: 0.0, got.extend)
-    world.control.terminals = (wanted,)
+    terminal = WantedTerminal("t", "j", 1, 0)
+    terminals: list[WantedTerminal] = []
+    world.loop = SyncLoop(world.backend, world.control, "t", lambda: 0.0, terminals.extend)
+    world.control.terminals = (terminal,)
     await world.rounds()
-    assert got == [wanted]
+    assert terminals == [terminal]
 
 
 async def test_checkpoints_that_control_refuses_do_not_keep_back_output(

@@ -54,10 +54,10 @@ class Control:
     async def receive(self) -> bytes | Size | None:
         return await self.sends.get()
 
-    async def send(self, written: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         if self.is_lost:
             raise ControlLostError
-        self.got.append(written)
+        self.got.append(data)
 
     async def close(self, reason: str | None) -> None:
         self.reasons.append(reason)
@@ -99,8 +99,8 @@ async def closed(shell: Shell) -> None:
 
 async def test_each_wanted_terminal_is_connected_once() -> None:
     stage = Stage()
-    for wanted in ([ONE], [ONE, TWO], [ONE, TWO], [TWO]):
-        stage.terminals.connect(wanted)
+    for state in ([ONE], [ONE, TWO], [ONE, TWO], [TWO]):
+        stage.terminals.connect(state)
     await eventually(lambda: len(stage.shells) == 2)
     await stage.terminals.close()
     assert all(shell.is_closed for shell in stage.shells)
@@ -120,8 +120,8 @@ async def test_bytes_and_sizes_reach_the_other_side_in_order() -> None:
     stage = Stage()
     shell, control = await stage.opened()
     shell.reads.set()
-    for sent in (b"a", Size(80, 24), b"b"):
-        control.sends.put_nowait(sent)
+    for item in (b"a", Size(80, 24), b"b"):
+        control.sends.put_nowait(item)
     shell.writes.put_nowait(b"x" * 65_537)
     await eventually(lambda: shell.typed == b"ab" and len(control.got) == 2)
     assert shell.sizes == [(80, 24)]
@@ -155,18 +155,18 @@ async def test_a_lost_control_closes_the_shell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "told"),
+    ("refusal", "reason"),
     [
         (NoTerminalError("the node has ended"), "the node has ended"),
         (BackendAwayError("no route"), "no route"),
         (NoTerminalError(), "There is no shell on this node."),
     ],
 )
-async def test_a_node_without_a_shell_is_told_to_control(refusal: Exception, told: str) -> None:
+async def test_a_node_without_a_shell_is_told_to_control(refusal: Exception, reason: str) -> None:
     stage = Stage()
     stage.refusal = refusal
     stage.terminals.connect([ONE])
-    await eventually(lambda: stage.dialled and stage.dialled["one"].reasons == [told])
+    await eventually(lambda: stage.dialled and stage.dialled["one"].reasons == [reason])
 
 
 async def test_no_shell_is_opened_for_a_browser_that_left() -> None:

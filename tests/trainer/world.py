@@ -61,11 +61,11 @@ class World:
 
     def used(self) -> dict[str, int]:
         """Milli-CPUs that running jobs have on each host."""
-        used = {host.name: 0 for host in self.backend.machines}
+        millicpu = {host.name: 0 for host in self.backend.machines}
         for attempt in self.backend.attempts.values():
             for node in attempt.nodes if attempt.phase is not Phase.ENDED else ():
-                used[node.host] += attempt.job.spec.resources.millicpu
-        return used
+                millicpu[node.host] += attempt.job.spec.resources.millicpu
+        return millicpu
 
     async def _settle(self) -> None:
         for _ in range(TURNS):

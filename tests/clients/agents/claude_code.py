@@ -25,14 +25,14 @@ def edits(target: Target, **settings: str) -> Any:
         turn("Now the edit.", ("Edit", edit), expects=("Hello, world.", "File does not exist")),
         turn("Done.", expects=("has been updated",)),
     ]
-    told = _run(place, target, turns, **settings)
-    return told | {"edited": place.file.read_text() == AFTER}
+    report = _run(place, target, turns, **settings)
+    return report | {"edited": place.file.read_text() == AFTER}
 
 
 def edits_without_thinking(target: Target) -> Any:
     """A model that thinks all the same may show it."""
-    told = edits(target, MAX_THINKING_TOKENS="0")
-    return told | {"told": [block for block in told["told"] if block["type"] != "thinking"]}
+    report = edits(target, MAX_THINKING_TOKENS="0")
+    return report | {"told": [block for block in report["told"] if block["type"] != "thinking"]}
 
 
 def sees_a_picture(target: Target) -> Any:
@@ -88,11 +88,11 @@ def _run(place: Place, target: Target, turns: list[Json], *options: str, **setti
 
 def _in_order(blocks: list[Json]) -> list[Json]:
     """Calls before their results: a call runs while the answer still streams, and parallel ones end in any order."""
-    called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    call_ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
 
     def place(block: Json) -> tuple[int, int]:
         kind = TOOL_BLOCKS.index(block["type"])
-        return kind, called.index(block["tool_use_id"]) if block["type"] == "tool_result" else 0
+        return kind, call_ids.index(block["tool_use_id"]) if block["type"] == "tool_result" else 0
 
     groups = groupby(blocks, key=lambda block: block["type"] in TOOL_BLOCKS)
     ordered = [sorted(group, key=place) if is_tools else list(group) for is_tools, group in groups]

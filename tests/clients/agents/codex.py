@@ -47,9 +47,9 @@ def edits_with_much_thinking(target: Target) -> Any:
 def sees_a_picture(target: Target) -> Any:
     """One in the prompt, and another one in a tool's result."""
     place = Place(target)
-    shown = ("view_image", {"path": str(place.picture)})
+    call = ("view_image", {"path": str(place.picture)})
     turns = [
-        turn("Let me look.", shown, expects=(named(place.other_picture),)),
+        turn("Let me look.", call, expects=(named(place.other_picture),)),
         turn("It is tiny.", expects=(named(place.picture),)),
     ]
     return run(place, target, turns, "-i", str(place.other_picture))
@@ -89,22 +89,22 @@ def run(place: Place, target: Target, turns: list[Json], *options: str) -> Json:
     ]
     lines = place.run(*words, *options, "--", script(turns), TOLLGATE_KEY=target.api_key)
     items = [line["item"] for line in lines if line["type"] == "item.completed"]
-    told = [{name: value for name, value in item.items() if name != "id"} for item in items]
+    messages = [{name: value for name, value in item.items() if name != "id"} for item in items]
     [usage] = [line["usage"] for line in lines if line["type"] == "turn.completed"]
-    told = [item for item in told if not UNKNOWN_MODEL.match(item.get("message", ""))]
+    messages = [item for item in messages if not UNKNOWN_MODEL.match(item.get("message", ""))]
     if EFFORT not in options:  # it is for the vendor to say whether a model thinks by default
-        told = [item for item in told if item["type"] != "reasoning"]
+        messages = [item for item in messages if item["type"] != "reasoning"]
         del usage["reasoning_output_tokens"]
     return {
-        "told": _in_order(told),
+        "told": _in_order(messages),
         "usage": usage,
         "errors": [line for line in lines if line["type"] in ("error", "turn.failed")],
     }
 
 
-def _in_order(told: list[Json]) -> list[Json]:
+def _in_order(messages: list[Json]) -> list[Json]:
     """Parallel commands end in any order."""
-    groups = groupby(told, key=lambda item: item["type"])
+    groups = groupby(messages, key=lambda item: item["type"])
     return [item for _, group in groups for item in sorted(group, key=lambda item: item.get("command", ""))]
 
 

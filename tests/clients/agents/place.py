@@ -59,7 +59,7 @@ class Place:
         `HTTP_PROXY` and `HTTPS_PROXY` are as in this process: an agent that leaves the machine fails.
         """
         passed = {name: os.environ[name] for name in ("PATH", "LANG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")}
-        done = subprocess.run(
+        result = subprocess.run(
             [str(word) for word in words],
             cwd=self.work,
             env=passed | {"HOME": str(self.home)} | settings,
@@ -69,9 +69,9 @@ class Place:
             timeout=WITHIN_S,
             check=False,
         )
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        if done.returncode:
-            raise AgentError(error_text(lines) or done.stderr[-2000:])
+        lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+        if result.returncode:
+            raise AgentError(error_text(lines) or result.stderr[-2000:])
         return lines
 
 
@@ -80,14 +80,14 @@ class AgentError(Exception):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        found = STATUS.search(text)
-        self.status_code = int(found[1]) if found else None
+        match = STATUS.search(text)
+        self.status_code = int(match[1]) if match else None
 
 
 def error_text(lines: list[Json]) -> str:
     """What the agent says went wrong, in its last words."""
-    told = [line.get("result") or line.get("message") or line.get("error") for line in lines]
-    return str(next((text for text in reversed(told) if text), ""))
+    texts = [line.get("result") or line.get("message") or line.get("error") for line in lines]
+    return str(next((text for text in reversed(texts) if text), ""))
 
 
 def named(file: Path) -> str:

@@ -12,7 +12,7 @@ ASKED: Any = {"role": "user", "content": "How many hours has a day?"}
 
 
 @dataclass
-class Said:
+class Reply:
     """One answer, told in no dialect."""
 
     text: str
@@ -25,7 +25,7 @@ class Said:
     """The answer as the caller's dialect returns it with the next turn."""
 
 
-async def ask_chat(url: str, key: str, model: str, stream: bool, **more: Any) -> Said:
+async def ask_chat(url: str, key: str, model: str, stream: bool, **more: Any) -> Reply:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=30) as client:
         request: dict[str, Any] = {"model": model, "messages": [ASKED], "max_tokens": 400, "temperature": 0} | more
         if not stream:
@@ -41,11 +41,11 @@ async def ask_chat(url: str, key: str, model: str, stream: bool, **more: Any) ->
         (call["function"]["name"], json.loads(call["function"]["arguments"])) for call in message["tool_calls"] or ()
     ]
     thinking = message.get("reasoning_content") or ""
-    kept = ("reasoning_content", "reasoning_details", "tool_calls")
+    names = ("reasoning_content", "reasoning_details", "tool_calls")
     turn = {"role": "assistant", "content": message["content"]} | {
-        name: message[name] for name in kept if message.get(name)
+        name: message[name] for name in names if message.get(name)
     }
-    return Said(message["content"] or "", thinking, calls, usage.prompt_tokens, usage.completion_tokens, [turn])
+    return Reply(message["content"] or "", thinking, calls, usage.prompt_tokens, usage.completion_tokens, [turn])
 
 
 async def _gathered(chunks: Any) -> tuple[dict[str, Any], Any]:
@@ -65,7 +65,7 @@ async def _gathered(chunks: Any) -> tuple[dict[str, Any], Any]:
     return message, usage
 
 
-async def ask_messages(url: str, key: str, model: str, stream: bool, **more: Any) -> Said:
+async def ask_messages(url: str, key: str, model: str, stream: bool, **more: Any) -> Reply:
     async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0, timeout=30) as client:
         request: dict[str, Any] = {"model": model, "messages": [ASKED], "max_tokens": 400, "temperature": 0} | more
         sampling = {"temperature": request.pop("temperature")}  # the SDK's method has no such argument
@@ -75,36 +75,36 @@ async def ask_messages(url: str, key: str, model: str, stream: bool, **more: Any
             async with client.messages.stream(**request, extra_body=sampling) as events:
                 message = await events.get_final_message()
     usage = message.usage
-    given = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
-    return Said(
+    input_tokens = usage.input_tokens + (usage.cache_read_input_tokens or 0) + (usage.cache_creation_input_tokens or 0)
+    return Reply(
         "".join(block.text for block in message.content if block.type == "text"),
         "".join(block.thinking for block in message.content if block.type == "thinking"),
         [(block.name, block.input) for block in message.content if block.type == "tool_use"],
-        given,
+        input_tokens,
         usage.output_tokens,
         [{"role": "assistant", "content": message.content}],
     )
 
 
-async def ask_responses(url: str, key: str, model: str, stream: bool, **more: Any) -> Said:
+async def ask_responses(url: str, key: str, model: str, stream: bool, **more: Any) -> Reply:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=30) as client:
         request: dict[str, Any] = {"model": model, "input": [ASKED], "max_output_tokens": 400, "temperature": 0} | more
         response: Any = await client.responses.create(**request, stream=stream)
         if stream:
             response = [event async for event in response][-1].response
     turn = [item.model_dump(mode="json", exclude_none=True) for item in response.output]
-    said = Said("", "", [], response.usage.input_tokens, response.usage.output_tokens, turn)
+    reply = Reply("", "", [], response.usage.input_tokens, response.usage.output_tokens, turn)
     for item in response.output:
         if item.type == "message":
-            said.text += "".join(part.text for part in item.content)
+            reply.text += "".join(part.text for part in item.content)
         elif item.type == "reasoning":
-            said.thinking += "".join(part.text for part in [*(item.content or ()), *item.summary])
+            reply.thinking += "".join(part.text for part in [*(item.content or ()), *item.summary])
         elif item.type == "function_call":
-            said.calls.append((item.name, json.loads(item.arguments)))
-    return said
+            reply.calls.append((item.name, json.loads(item.arguments)))
+    return reply
 
 
-WAYS: dict[str, Callable[..., Awaitable[Said]]] = {
+WAYS: dict[str, Callable[..., Awaitable[Reply]]] = {
     "chat": ask_chat,
     "messages": ask_messages,
     "responses": ask_responses,

@@ -85,8 +85,8 @@ def _compile(sources: Path, where: Path) -> None:
 def _run(*words: object) -> None:
     """Run a command. Its output goes to a log, and to the terminal if it fails."""
     with (PLACE / "build.log").open("ab") as log:
-        done = subprocess.run([str(word) for word in words], stdout=log, stderr=log, check=False)
-    if done.returncode:
+        result = subprocess.run([str(word) for word in words], stdout=log, stderr=log, check=False)
+    if result.returncode:
         print("\n".join((PLACE / "build.log").read_text(errors="replace").splitlines()[-30:]), file=sys.stderr)
         raise SystemExit(f"failed: {' '.join(map(str, words))}")
 

@@ -99,10 +99,10 @@ def to(scenario: Scenario, target: str, stream: bool) -> tuple[str, str, str, bo
 @both_forms
 async def test_text_arrives_and_is_billed(thinks: Scenario, way: str, target: str, stream: bool) -> None:
     direct = await ask_chat(thinks.site.url, "any", MODEL, False, max_tokens=60)
-    said = await WAYS[way](*to(thinks, target, stream), **SHORT[way])
-    assert said.text == direct.text != ""
-    assert (said.input_tokens, said.output_tokens) == (direct.input_tokens, direct.output_tokens)
-    assert await thinks.billed() == {"inputTokens": said.input_tokens, "outputTokens": said.output_tokens}
+    reply = await WAYS[way](*to(thinks, target, stream), **SHORT[way])
+    assert reply.text == direct.text != ""
+    assert (reply.input_tokens, reply.output_tokens) == (direct.input_tokens, direct.output_tokens)
+    assert await thinks.billed() == {"inputTokens": reply.input_tokens, "outputTokens": reply.output_tokens}
 
 
 @all_ways
@@ -110,9 +110,9 @@ async def test_text_arrives_and_is_billed(thinks: Scenario, way: str, target: st
 @both_forms
 async def test_thoughts_arrive_where_they_are_asked_for(thinks: Scenario, way: str, target: str, stream: bool) -> None:
     direct = await ask_chat(thinks.site.url, "any", MODEL, False, max_tokens=60, temperature=1)
-    said = await WAYS[way](*to(thinks, target, stream), **SHORT[way], **SHOWN[way], temperature=1)
-    assert said.thinking == direct.thinking != "", "the seed of the server is fixed"
-    assert said.text == direct.text
+    reply = await WAYS[way](*to(thinks, target, stream), **SHORT[way], **SHOWN[way], temperature=1)
+    assert reply.thinking == direct.thinking != "", "the seed of the server is fixed"
+    assert reply.text == direct.text
 
 
 @pytest.mark.parametrize("target", ["VENDOR_B", "chat", "responses"])
@@ -120,9 +120,9 @@ async def test_thoughts_arrive_where_they_are_asked_for(thinks: Scenario, way: s
 async def test_messages_callers_without_thinking_get_the_text_first(
     thinks: Scenario, target: str, stream: bool
 ) -> None:
-    said = await WAYS["messages"](*to(thinks, target, stream), **SHORT["messages"])
-    assert said.thinking == ""
-    assert said.text
+    reply = await WAYS["messages"](*to(thinks, target, stream), **SHORT["messages"])
+    assert reply.thinking == ""
+    assert reply.text
 
 
 @all_ways
@@ -131,10 +131,10 @@ async def test_messages_callers_without_thinking_get_the_text_first(
 async def test_structured_output_follows_the_schema(thinks: Scenario, way: str, target: str, stream: bool) -> None:
     if (way, target) in IGNORES_SCHEMAS:
         pytest.skip("llama.cpp ignores the schema in this dialect")
-    said = await WAYS[way](*to(thinks, target, stream), **STRUCTURED[way])
-    answer = json.loads(said.text)
+    reply = await WAYS[way](*to(thinks, target, stream), **STRUCTURED[way])
+    answer = json.loads(reply.text)
     assert (type(answer["done"]), answer["size"] in ("small", "large")) == (bool, True)
-    assert await thinks.billed() == {"inputTokens": said.input_tokens, "outputTokens": said.output_tokens}
+    assert await thinks.billed() == {"inputTokens": reply.input_tokens, "outputTokens": reply.output_tokens}
 
 
 @all_ways

@@ -22,10 +22,10 @@ def section() -> Iterator[str]:
     if not LLAMA_CPP_RESULTS.exists():
         return
     results: dict[str, dict[str, list[str]]] = json.loads(LLAMA_CPP_RESULTS.read_text())
-    found = re.search(r"==(\S+)", SOURCES.read_text())
-    assert found is not None
+    match = re.search(r"==(\S+)", SOURCES.read_text())
+    assert match is not None
     yield "## llama.cpp\n"
-    yield f"A real server of llama.cpp (the sources are those of llama-cpp-python {found[1]}) with a tiny random model,"
+    yield f"A real server of llama.cpp (the sources are those of llama-cpp-python {match[1]}) with a tiny random model,"
     yield "asked by the stock SDKs on all three paths, whole and streamed. Texts, thoughts and tokens equal those of a"
     yield "direct call, and the bill equals the server's usage.\n"
     yield f"| case | {' | '.join(COLUMNS.values())} |\n|{'---|' * (1 + len(COLUMNS))}"

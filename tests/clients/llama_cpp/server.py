@@ -49,7 +49,7 @@ def _url(process: subprocess.Popen[bytes], log: Path, within_s: float = 30) -> s
     """The URL that the server logs once it listens."""
     give_up_at = time.monotonic() + within_s
     while time.monotonic() < give_up_at and process.poll() is None:
-        if (found := LISTENING.search(log.read_text(errors="replace"))) is not None:
-            return found[1]
+        if (match := LISTENING.search(log.read_text(errors="replace"))) is not None:
+            return match[1]
         time.sleep(0.05)
     raise AssertionError(f"llama-server did not start:\n{log.read_text(errors='replace')[-2000:]}")

@@ -37,9 +37,9 @@ def stream(scenario: str, **more: Any) -> Any:
     """The kinds of the raw events, and the message that the SDK gathers."""
 
     def case(target: Target) -> Any:
-        asked = ask(scenario, target, **more)
-        events = list(client(target).messages.create(**asked, stream=True))
-        with client(target).messages.stream(**asked) as gathered:
+        request = ask(scenario, target, **more)
+        events = list(client(target).messages.create(**request, stream=True))
+        with client(target).messages.stream(**request) as gathered:
             return {"kinds": runs(map(kind_of, events)), "final": bare(gathered.get_final_message())}
 
     return case
@@ -60,18 +60,18 @@ def tool_loop(scenario: str, *content: Any, **more: Any) -> Any:
     """Call the tools that the answer asks for until it asks for none. Thinking goes back as it came."""
 
     def case(target: Target) -> Any:
-        asked = ask(scenario, target, tools=TOOLS, **more)
-        said = [{"type": "text", "text": DEGREES}, *content]
+        request = ask(scenario, target, tools=TOOLS, **more)
+        result_content = [{"type": "text", "text": DEGREES}, *content]
         answers = []
         while True:
-            message = client(target).messages.create(**asked)
+            message = client(target).messages.create(**request)
             answers.append(bare(message))
             uses = [block for block in message.content if block.type == "tool_use"]
             if not uses:
                 return answers
-            results = [{"type": "tool_result", "tool_use_id": use.id, "content": said} for use in uses]
-            asked["messages"].append({"role": "assistant", "content": message.content})
-            asked["messages"].append({"role": "user", "content": results})
+            results = [{"type": "tool_result", "tool_use_id": use.id, "content": result_content} for use in uses]
+            request["messages"].append({"role": "assistant", "content": message.content})
+            request["messages"].append({"role": "user", "content": results})
 
     return case
 
@@ -80,9 +80,9 @@ def failed_tool(target: Target) -> Any:
     """A tool's result that is an error."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "no such city", "is_error": True}
-    asked = ask("echo", target, tools=TOOLS)
-    asked["messages"] += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-    return bare(client(target).messages.create(**asked))
+    request = ask("echo", target, tools=TOOLS)
+    request["messages"] += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    return bare(client(target).messages.create(**request))
 
 
 def structured(target: Target) -> Any:
@@ -98,8 +98,8 @@ def models(target: Target) -> Any:
 
 
 def count_tokens(target: Target) -> Any:
-    asked = ask("plain", target)
-    counted = client(target).messages.count_tokens(model=target.model, messages=asked["messages"])
+    request = ask("plain", target)
+    counted = client(target).messages.count_tokens(model=target.model, messages=request["messages"])
     return {"counted": counted.input_tokens > 0}
 
 

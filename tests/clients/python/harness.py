@@ -69,8 +69,8 @@ def bare(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("{", "["):
         return parsed(value)
     if isinstance(value, dict):
-        kept = {name: "opaque" if item and name in OPAQUE else item for name, item in value.items()}
-        members = {name: bare(item) for name, item in kept.items() if name not in VOLATILE}
+        plain = {name: "opaque" if item and name in OPAQUE else item for name, item in value.items()}
+        members = {name: bare(item) for name, item in plain.items() if name not in VOLATILE}
         return {name: item for name, item in members.items() if item or item is False}
     if isinstance(value, list | tuple):
         return [bare(item) for item in value]

@@ -29,16 +29,16 @@ def client(target: Target, mode: Any, retries: int = 0) -> Any:
         )
         return instructor.from_anthropic(inner, mode=mode)
     inner = openai.OpenAI(base_url=target.v1, api_key=target.api_key, max_retries=retries, timeout=30)
-    made = instructor.from_openai(inner, mode=mode)
-    return made.responses if DIALECT == "responses" else made
+    wrapped = instructor.from_openai(inner, mode=mode)
+    return wrapped.responses if DIALECT == "responses" else wrapped
 
 
 def ask(target: Target, scenario: str, **more: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": says(scenario)}]
     if DIALECT == "messages":
         more["max_tokens"] = 300
-    asked = "input" if DIALECT == "responses" else "messages"
-    return {"model": target.model, asked: messages, "max_retries": 0, **more}
+    member = "input" if DIALECT == "responses" else "messages"
+    return {"model": target.model, member: messages, "max_retries": 0, **more}
 
 
 def create(mode: Any, scenario: str = "structured") -> Case:
@@ -70,13 +70,13 @@ class City(BaseModel):
 def image(target: Target) -> Any:
     picture = instructor.Image(media_type="image/png", data=PNG, source="data")
     messages = [{"role": "user", "content": [says("structured"), picture]}]
-    asked = ask(target, "structured") | {"messages": messages}
-    return bare(client(target, TOOLS).create(response_model=Weather, **asked))
+    request = ask(target, "structured") | {"messages": messages}
+    return bare(client(target, TOOLS).create(response_model=Weather, **request))
 
 
 def retries(target: Target) -> Any:
-    asked = ask(target, f"rate-limited-once:{target.turn}")
-    return client(target, TOOLS, retries=2).create(response_model=None, **asked) is not None
+    request = ask(target, f"rate-limited-once:{target.turn}")
+    return client(target, TOOLS, retries=2).create(response_model=None, **request) is not None
 
 
 TOOLS = {"chat": Mode.TOOLS, "responses": Mode.RESPONSES_TOOLS, "messages": Mode.ANTHROPIC_TOOLS}[DIALECT]

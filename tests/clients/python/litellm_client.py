@@ -53,8 +53,8 @@ def create(scenario: str, *parts: Any, **more: Any) -> Case:
 
 def stream(scenario: str, **more: Any) -> Case:
     def case(target: Target) -> Any:
-        asked = ask(target, scenario, stream=True, stream_options={"include_usage": True}, **more)
-        chunks = list(litellm.completion(**asked))
+        request = ask(target, scenario, stream=True, stream_options={"include_usage": True}, **more)
+        chunks = list(litellm.completion(**request))
         return told(litellm.stream_chunk_builder(chunks))
 
     return case
@@ -62,28 +62,28 @@ def stream(scenario: str, **more: Any) -> Case:
 
 def tool_loop(scenario: str, **more: Any) -> Case:
     def case(target: Target) -> Any:
-        asked = ask(target, scenario, tools=TOOLS, **more)
+        request = ask(target, scenario, tools=TOOLS, **more)
         answers = []
         while True:
-            answer = litellm.completion(**asked)
+            answer = litellm.completion(**request)
             answers.append(told(answer))
             message = answer.choices[0].message
             if not message.tool_calls:
                 return answers
             own = {"provider_specific_fields"}
-            asked["messages"].append(message.model_dump(exclude_none=True, exclude=own))
+            request["messages"].append(message.model_dump(exclude_none=True, exclude=own))
             for call in message.tool_calls:
                 json.loads(call.function.arguments)
-                asked["messages"].append({"role": "tool", "tool_call_id": call.id, "content": DEGREES})
+                request["messages"].append({"role": "tool", "tool_call_id": call.id, "content": DEGREES})
 
     return case
 
 
 def respond(scenario: str, **more: Any) -> Case:
     def case(target: Target) -> Any:
-        asked = ask(target, scenario, **more)
-        asked["input"] = asked.pop("messages")[1:]
-        answer = litellm.responses(**asked)
+        request = ask(target, scenario, **more)
+        request["input"] = request.pop("messages")[1:]
+        answer = litellm.responses(**request)
         return {"output": bare(list(answer.output)), "status": answer.status}
 
     return case

@@ -39,8 +39,8 @@ def stream(scenario: str, **more: Any) -> Any:
 
     def case(target: Target) -> Any:
         usage = {"include_usage": True}
-        asked = ask(scenario, target, stream=True, stream_options=usage, **more)
-        chunks = list(client(target).chat.completions.create(**asked))
+        request = ask(scenario, target, stream=True, stream_options=usage, **more)
+        chunks = list(client(target).chat.completions.create(**request))
         return {"kinds": runs(kind for chunk in chunks for kind in kinds_of(chunk)), **gathered(chunks)}
 
     return case
@@ -64,9 +64,9 @@ def gathered(chunks: list[Any]) -> Any:
             if isinstance(value, str) and name != "role":
                 texts[name] = texts.get(name, "") + value
         for call in delta.tool_calls or ():
-            named = calls.setdefault(call.index, ["", ""])
-            named[0] += call.function.name or ""
-            named[1] += call.function.arguments or ""
+            parts = calls.setdefault(call.index, ["", ""])
+            parts[0] += call.function.name or ""
+            parts[1] += call.function.arguments or ""
     usages = [chunk.usage for chunk in chunks if chunk.usage]
     models = sorted({chunk.model for chunk in chunks})
     return {"texts": texts, "calls": bare(calls), "usage": bare(usages), "models": models}
@@ -76,17 +76,17 @@ def tool_loop(scenario: str, content: Any = DEGREES, **more: Any) -> Any:
     """Call the tools that the answer asks for until it asks for none."""
 
     def case(target: Target) -> Any:
-        asked = ask(scenario, target, tools=TOOLS, **more)
+        request = ask(scenario, target, tools=TOOLS, **more)
         answers = []
         while True:
-            message = client(target).chat.completions.create(**asked).choices[0].message
+            message = client(target).chat.completions.create(**request).choices[0].message
             answers.append(bare(message))
             if not message.tool_calls:
                 return answers
-            asked["messages"].append(message.model_dump(exclude_none=True))
+            request["messages"].append(message.model_dump(exclude_none=True))
             for call in message.tool_calls:
                 json.loads(call.function.arguments)
-                asked["messages"].append({"role": "tool", "tool_call_id": call.id, "content": content})
+                request["messages"].append({"role": "tool", "tool_call_id": call.id, "content": content})
 
     return case
 
@@ -106,8 +106,8 @@ def image(target: Target) -> Any:
         {"type": "text", "text": says("echo")},
         {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
     ]
-    asked = {"model": target.model, "messages": [{"role": "user", "content": parts}]}
-    return bare(client(target).chat.completions.create(**asked))
+    request = {"model": target.model, "messages": [{"role": "user", "content": parts}]}
+    return bare(client(target).chat.completions.create(**request))
 
 
 def document(target: Target) -> Any:
@@ -115,14 +115,14 @@ def document(target: Target) -> Any:
         {"type": "text", "text": says("echo")},
         {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0xLjQK"}},
     ]
-    asked = {"model": target.model, "messages": [{"role": "user", "content": parts}]}
-    return bare(client(target).chat.completions.create(**asked))
+    request = {"model": target.model, "messages": [{"role": "user", "content": parts}]}
+    return bare(client(target).chat.completions.create(**request))
 
 
 def retries(scenario: str) -> Any:
     def case(target: Target) -> Any:
-        asked = ask(f"{scenario}:{target.turn}", target)
-        return bare(client(target, retries=2).chat.completions.create(**asked))
+        request = ask(f"{scenario}:{target.turn}", target)
+        return bare(client(target, retries=2).chat.completions.create(**request))
 
     return case
 

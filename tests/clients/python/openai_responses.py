@@ -56,16 +56,16 @@ def tool_loop(scenario: str, **more: Any) -> Any:
     """Call the tools that the answer asks for until it asks for none. All output items go back as they came."""
 
     def case(target: Target) -> Any:
-        asked = ask(scenario, target, tools=TOOLS, **more)
+        request = ask(scenario, target, tools=TOOLS, **more)
         answers = []
         while True:
-            response = client(target).responses.create(**asked)
+            response = client(target).responses.create(**request)
             answers.append(bare(response.output))
             calls = [item for item in response.output if item.type == "function_call"]
             if not calls:
                 return answers
-            asked["input"] += [item.model_dump(exclude_none=True) for item in response.output]
-            asked["input"] += [
+            request["input"] += [item.model_dump(exclude_none=True) for item in response.output]
+            request["input"] += [
                 {"type": "function_call_output", "call_id": call.call_id, "output": DEGREES} for call in calls
             ]
 

@@ -61,8 +61,8 @@ def told(result: Any) -> Any:
 
 
 def part_of(part: Any) -> Any:
-    kept = ("part_kind", "content", "tool_name", "args")
-    return {name: getattr(part, name) for name in kept if isinstance(getattr(part, name, None), str | dict)}
+    names = ("part_kind", "content", "tool_name", "args")
+    return {name: getattr(part, name) for name in names if isinstance(getattr(part, name, None), str | dict)}
 
 
 def run(scenario: str, *tools: Any, **more: Any) -> Case:
@@ -73,8 +73,8 @@ def stream(scenario: str, *tools: Any, **more: Any) -> Case:
     async def events(target: Target) -> Any:
         kinds = []
         results = []
-        async with agent(target, *tools, **more).run_stream_events(says(scenario)) as seen:
-            async for event in seen:
+        async with agent(target, *tools, **more).run_stream_events(says(scenario)) as gathered:
+            async for event in gathered:
                 kinds.append(getattr(event, "event_kind", type(event).__name__))
                 if hasattr(event, "result") and hasattr(event.result, "all_messages"):
                     results.append(event.result)

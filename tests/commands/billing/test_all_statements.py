@@ -21,8 +21,8 @@ ENTITIES = ["../../etc/passwd", "=1+1", "A", "a", "index", "Kunde ü", "kunde-u"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[StatementDirectory]:
-    with opened_directory(tmp_path / "made" / "here") as found:
-        yield found
+    with opened_directory(tmp_path / "made" / "here") as output:
+        yield output
 
 
 def api(end: str = NOVEMBER.end, fails: bool = False) -> FakeApi:
@@ -47,18 +47,18 @@ def files(tmp_path: Path) -> dict[str, str]:
 async def test_each_entity_has_a_file_of_its_own_and_the_index_names_it(
     directory: StatementDirectory, tmp_path: Path
 ) -> None:
-    told: list[int] = []
-    assert await write_all(api(), NOVEMBER, directory, told.append) == StatementFiles(len(ENTITIES), 0)
-    assert told == [4, len(ENTITIES)]
-    found = files(tmp_path)
-    index = list(csv.DictReader(io.StringIO(found.pop("index.csv"))))
+    counts: list[int] = []
+    assert await write_all(api(), NOVEMBER, directory, counts.append) == StatementFiles(len(ENTITIES), 0)
+    assert counts == [4, len(ENTITIES)]
+    by_name = files(tmp_path)
+    index = list(csv.DictReader(io.StringIO(by_name.pop("index.csv"))))
     assert [row["entity"].removeprefix("'") for row in index] == ENTITIES
-    assert {row["file"].lower() for row in index} == set(found)
+    assert {row["file"].lower() for row in index} == set(by_name)
     assert {(row["calls"], row["currency"], row["total"], row["status"]) for row in index} == {
         ("4", "EUR", "0.01", "final")
     }
-    assert all(name.isascii() and len(name) < 100 and "/" not in name for name in found)
-    assert "'=1+1" in found[file_name("=1+1", NOVEMBER)]
+    assert all(name.isascii() and len(name) < 100 and "/" not in name for name in by_name)
+    assert "'=1+1" in by_name[file_name("=1+1", NOVEMBER)]
 
 
 async def test_a_run_that_was_cut_off_has_no_index_and_the_next_one_completes_it(
@@ -69,16 +69,16 @@ async def test_a_run_that_was_cut_off_has_no_index_and_the_next_one_completes_it
     with pytest.raises(AwayError):
         await write_all(api(fails=True), NOVEMBER, directory, lambda _: None)
     assert "index.csv" not in files(tmp_path)
-    kept = (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat()
+    status = (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat()
     await write_all(api(), NOVEMBER, directory, lambda _: None)
     assert len(files(tmp_path)) == len(ENTITIES) + 1
-    assert (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat().st_ino == kept.st_ino, "written again"
+    assert (tmp_path / "made/here" / file_name("A", NOVEMBER)).stat().st_ino == status.st_ino, "written again"
 
 
 async def test_statements_that_say_something_else_than_before_are_counted(
     directory: StatementDirectory, tmp_path: Path
 ) -> None:
-    """They may have been sent already; a price was changed since."""
+    """The customer may have the earlier statement already; a price was changed since."""
     await write_all(api(), NOVEMBER, directory, lambda _: None)
     (tmp_path / "made/here" / file_name("a", NOVEMBER)).write_text("of the old price")
     assert (await write_all(api(), NOVEMBER, directory, lambda _: None)).changed == 1

@@ -33,10 +33,10 @@ WRONG: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("name", sorted(WRONG))
 def test_a_wrong_file_is_refused_by_line_and_column(name: str) -> None:
-    text, told = WRONG[name]
+    text, message = WRONG[name]
     with pytest.raises(PriceFileError) as refused:
         read_prices(text.encode())
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).endswith("Nothing was set.")
 
 
@@ -50,11 +50,11 @@ def test_every_wrong_line_is_named_and_bytes_that_are_no_text() -> None:
 
 
 def test_a_spreadsheet_s_file_is_read() -> None:
-    [found] = read_prices(
+    [price] = read_prices(
         "\ufeff".encode() + SHORT.replace("\n", "\r\n").encode() + b"\r\nacme/a, 2026-11-01 ,EUR,1,2\r\n"
     )
-    assert found.line == 3
-    assert found.body == {
+    assert price.line == 3
+    assert price.body == {
         "slug": "acme/a",
         "valid_from": "2026-11-01",
         "currency": "EUR",
@@ -87,8 +87,8 @@ async def test_a_refused_price_undoes_the_others_and_equal_ones_are_not_set() ->
     lines = read_prices((HEADER + "".join(GOOD.replace("acme/a", slug) for slug in slugs)).encode())
     with pytest.raises(PriceFileError, match="line 5: 400: not yours\nNothing was set"):
         await set_prices(api, lines)
-    asked = [(method, (body or query).get("slug")) for method, _, body, query in api.asked[1:]]
-    assert asked == [
+    calls = [(method, (body or query).get("slug")) for method, _, body, query in api.asked[1:]]
+    assert calls == [
         ("PUT", "acme/b"),
         ("PUT", "acme/c"),
         ("PUT", "other/d"),

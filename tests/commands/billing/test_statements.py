@@ -21,27 +21,27 @@ def line(amount: str | None, **more: Any) -> dict[str, Any]:
 
 
 def test_totals_are_the_exact_sum_rounded_once() -> None:
-    made = Statement("customer-1", "2026-11", [line("0.004"), line("0.004"), line(None)], True)
-    rows = list(csv.DictReader(io.StringIO(statement_csv(made))))
+    statement = Statement("customer-1", "2026-11", [line("0.004"), line("0.004"), line(None)], True)
+    rows = list(csv.DictReader(io.StringIO(statement_csv(statement))))
     assert [row["amount"] for row in rows] == ["0.004", "0.004", "unpriced", "0.01"]
     assert rows[-1]["slug"] == "TOTAL"
     assert rows[-1]["currency"] == "EUR"
     assert rows[0]["uncached_input_tokens"] == "20"
     assert rows[0]["output_per_million"] == "2.00"
     assert {row["status"] for row in rows} == {"final"}
-    page = statement_html(made)
+    page = statement_html(statement)
     assert "Total: EUR 0.01" in page
     assert "2 calls have no price" in page
     assert "DRAFT" not in page
 
 
 def test_text_from_outside_is_escaped_and_runs_in_no_spreadsheet() -> None:
-    made = Statement("=1+<script>", "2026-11", [line("1.00", slug="<b>&")], False)
-    page = statement_html(made)
+    statement = Statement("=1+<script>", "2026-11", [line("1.00", slug="<b>&")], False)
+    page = statement_html(statement)
     assert "<script>" not in page
     assert "&lt;b&gt;&amp;" in page
     assert "DRAFT" in page
-    assert "\n'=1+<script>,2026-11,draft," in statement_csv(made)
+    assert "\n'=1+<script>,2026-11,draft," in statement_csv(statement)
 
 
 def test_a_month_is_a_utc_calendar_month() -> None:
@@ -58,8 +58,8 @@ async def test_all_pages_of_a_report_are_read() -> None:
         return {"items": [{"n": 1 if first else 2}], "pagination": pagination, "window": {}}
 
     api = FakeApi({"GET /v1/gateway/usage_report": answer})
-    found = await read_report(api, start="s", group_by="day")
-    assert [item["n"] for item in found["items"]] == [1, 2]
+    report = await read_report(api, start="s", group_by="day")
+    assert [item["n"] for item in report["items"]] == [1, 2]
     assert api.asked[1][3] == {"cursor": "next"}
 
 

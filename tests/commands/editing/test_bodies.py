@@ -28,11 +28,11 @@ def test_flags_are_put_over_the_file_member_by_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [("{", "not JSON"), ("[]", "expected a JSON object"), ('{"a": {"b": 1, "b": 2}}', "'b' is there twice")],
 )
-def test_files_that_are_no_object_are_refused(text: str, told: str) -> None:
-    with pytest.raises(click.ClickException, match=told):
+def test_files_that_are_no_object_are_refused(text: str, message: str) -> None:
+    with pytest.raises(click.ClickException, match=message):
         body_of(io.StringIO(text), {})
 
 

@@ -37,12 +37,12 @@ class Trail:
         assert (method, path) == ("GET", "/v1/audit_events")
         self.asked.append(query)
         if "cursor" in query:
-            found = json.loads(query["cursor"])
+            numbers = json.loads(query["cursor"])
         else:
             within = [n for n in range(self.written) if query["start_time"] <= moment(n) < query["end_time"]]
-            found = sorted(within, reverse=True)
-        cursor = json.dumps(found[PAGE:]) if len(found) > PAGE else None
-        items = [change(number) for number in found[:PAGE]]
+            numbers = sorted(within, reverse=True)
+        cursor = json.dumps(numbers[PAGE:]) if len(numbers) > PAGE else None
+        items = [change(number) for number in numbers[:PAGE]]
         return {"items": items, "pagination": {"has_more": cursor is not None, "cursor": cursor}}
 
 
@@ -64,14 +64,14 @@ async def run(trail: Trail, path: Path, until: int, pages: int | None = None) ->
             at = Position.from_state(file.kept.position, CHANGES.noun)
 
         class Sink:
-            left = pages
+            pages_left = pages
 
             def append(self, text: str, position: Mapping[str, Any]) -> None:
-                if self.left == 0:
+                if self.pages_left == 0:
                     with path.open("a") as torn:
                         torn.write(text[: len(text) // 2])
                     raise KilledError
-                self.left = None if self.left is None else self.left - 1
+                self.pages_left = None if self.pages_left is None else self.pages_left - 1
                 file.append(text, position)
 
         await Exporter(trail, CHANGES, selection(until), Sink()).run(at)

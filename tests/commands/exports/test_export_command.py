@@ -51,7 +51,7 @@ def test_changes_in_a_file_end_where_all_have_committed(api: FakeApi, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("command", "path", "kept"),
+    ("command", "path", "state"),
     [
         (
             "events",
@@ -68,11 +68,11 @@ def test_changes_in_a_file_end_where_all_have_committed(api: FakeApi, tmp_path: 
     ],
 )  # fmt: skip
 def test_export_goes_on_from_the_state_of_an_older_version(
-    api: FakeApi, tmp_path: Path, command: str, path: str, kept: dict[str, Any]
+    api: FakeApi, tmp_path: Path, command: str, path: str, state: dict[str, Any]
 ) -> None:
     file = tmp_path / "export"
     file.touch()
-    (tmp_path / "export.state").write_text(json.dumps(kept | {"bytes": 0}))
+    (tmp_path / "export.state").write_text(json.dumps(state | {"bytes": 0}))
     flags = ("--entity", "e") if command == "events" else ("--actor", "cli")
     words = (command, "export", *flags, "--format", "csv", "--until", END, "--output", str(file))
     result = run(*words)

@@ -93,12 +93,12 @@ async def test_each_event_is_there_once_over_crashes(
     path = tmp_path_factory.mktemp("export") / "events"
     books = Books(3)
     selection = Selection({}, format, None)
-    left = iter(moments)
+    remaining = iter(moments)
     for new in growth:
         books.final += new
         for _ in range(len(moments) + 1):
             try:
-                await run(path, books, selection, left)
+                await run(path, books, selection, remaining)
                 break
             except Killed:
                 continue

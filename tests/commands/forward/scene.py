@@ -72,9 +72,9 @@ class MortalReceiver:
         return self._receiver.recover(mark)
 
     async def deliver(self, events: Sequence[Event]) -> tuple[list[RefusedEvent], int]:
-        done = await self._receiver.deliver(events)
+        result = await self._receiver.deliver(events)
         self._steps.step()
-        return done
+        return result
 
     async def close(self) -> None:
         await self._receiver.close()

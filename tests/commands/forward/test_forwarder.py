@@ -32,7 +32,7 @@ class Remembering:
     taken: dict[str, Event] = field(default_factory=dict)
     received: int = 0
     failures: list[str] = field(default_factory=list)
-    """What the next deliveries do: `before` fails before it takes, `after` after it took."""
+    """The faults of the next deliveries: `before` fails before it takes, `after` after it took."""
     refuses: set[str] = field(default_factory=set)
 
     def recover(self, mark: int | None) -> Recovery | None:
@@ -112,15 +112,15 @@ async def test_parquet_parts_are_exact_and_never_change(tmp_path: Path) -> None:
     client = ListedEvents(some(20))
     output = tmp_path / "parts"
     scene = Scene(tmp_path, client, lambda: ParquetParts(output, 3))
-    seen: dict[str, bytes] = {}
+    earlier: dict[str, bytes] = {}
     for deaths in range(100):
         try:
             await scene.run(Steps(dies_before=deaths % 5))
             break
         except DiedError:
-            found = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
-            assert found | seen == found
-            seen = found
+            parts = {path.name: path.read_bytes() for path in output.glob("*.parquet")}
+            assert parts | earlier == parts
+            earlier = parts
     tables = [parquet.read_table(path) for path in sorted(output.iterdir())]
     assert [key for table in tables for key in table["idempotency_key"].to_pylist()] == keys(client.events)
     assert sum(sum(table["output_tokens"].to_pylist()) for table in tables) == sum(range(1, 21))
@@ -148,7 +148,7 @@ async def test_cursor_that_control_refuses_is_replaced(tmp_path: Path) -> None:
 
 
 async def test_events_that_a_restored_database_shows_again_are_not_delivered_again(tmp_path: Path) -> None:
-    """They come back with their keys and later timestamps (decision 0019)."""
+    """The events come back with their keys and later timestamps (decision 0019)."""
     output = tmp_path / "events.jsonl"
     client = ListedEvents(some(12))
     client.final = time_text(START_MS + 1000)
@@ -186,7 +186,7 @@ async def test_refused_events_go_to_the_dead_letters_once(tmp_path: Path) -> Non
 
 
 async def die_before_saving(scene: Scene) -> None:
-    """At the start, and then after a batch was delivered."""
+    """End a run at its start, and then each run after it delivered a batch."""
     for _ in range(4):
         with suppress(DiedError):
             await scene.run(Steps(dies_before=1))
@@ -194,7 +194,7 @@ async def die_before_saving(scene: Scene) -> None:
 
 @pytest.mark.parametrize("fate", ["kept", "taken away", "emptied"])
 async def test_dead_letters_are_exact_when_it_dies_before_they_are_recorded(tmp_path: Path, fate: str) -> None:
-    """Also in another file, begun after somebody dealt with the first one."""
+    """The same holds for another file, begun after somebody dealt with the first one."""
     client = ListedEvents([listed_event(n, entity="unknown") for n in range(12)])
     path = tmp_path / "dead.jsonl"
     client.final = time_text(START_MS + 6)

@@ -1,4 +1,4 @@
-"""What Stripe's answers to several customers and meters say together."""
+"""Checks what Stripe's answers to several customers and meters say together."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -72,7 +72,7 @@ async def test_dead_letter_names_the_meters_that_refused(tmp_path: Path) -> None
 
 
 async def test_event_that_one_meter_took_stays_in_doubt(tmp_path: Path) -> None:
-    """Sent again a day later, that meter would count it twice."""
+    """If the event were sent again a day later, that meter would count it twice."""
     refusing = {"out"}
     stripe = Stripe(lambda form: REFUSED if form["event_name"] in refusing else Answer(200))
     scene = scene_of(tmp_path, stripe)

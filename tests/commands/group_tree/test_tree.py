@@ -21,8 +21,8 @@ def group(external_id: str, parent: str | None = None, enforcement: str = "CASCA
     hierarchy = {"limit_enforcement": enforcement, "parent_group_id": f"grp_{parent}" if parent else None}
     models = [{"slug": "a/b", "rate_limits": [], "usage_limits": [] if parent else [DAY]}]
     names = {"external_entity_id": external_id, "name": None}
-    shown = {"id": f"grp_{external_id}", "metadata": names, "models": models, "hierarchy": hierarchy, "usage": []}
-    return shown | more
+    item = {"id": f"grp_{external_id}", "metadata": names, "models": models, "hierarchy": hierarchy, "usage": []}
+    return item | more
 
 
 GROUPS = [
@@ -57,11 +57,11 @@ def test_tree_as_json_nests_the_groups_as_the_api_shows_them() -> None:
 
 
 def test_group_whose_parent_was_not_listed_is_a_root() -> None:
-    """It was created while the list was read."""
+    """Such a group was created while the list was read."""
     assert [node.group["id"] for node in roots_of([group("kid", "gone")])] == ["grp_kid"]
 
 
-@pytest.mark.parametrize(("used", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20), (5000, 20)])
-def test_bar_is_full_only_at_its_limit_and_empty_only_unused(used: int, full: int) -> None:
-    assert bar(used, 1000).count("█") == full
-    assert len(bar(used, 1000)) == 20
+@pytest.mark.parametrize(("usage", "full"), [(0, 0), (1, 1), (500, 10), (999, 19), (1000, 20), (5000, 20)])
+def test_bar_is_full_only_at_its_limit_and_empty_only_unused(usage: int, full: int) -> None:
+    assert bar(usage, 1000).count("█") == full
+    assert len(bar(usage, 1000)) == 20

@@ -1,4 +1,4 @@
-"""What policy files may say, and what is said about those that may not."""
+"""Checks what policy files may say, and what the errors of others say."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ def problems(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "problem"),
     [
         ("", "the file is empty"),
         ("- 1\n", "line 1: the file: must be a mapping"),
@@ -60,8 +60,8 @@ def problems(text: str) -> str:
         (HEAD + "endpoints: [{slug: acme/a, target: {dialects: [chat]}}]\n", "dialects.0: must be one of CHAT"),
     ],
 )
-def test_problem_names_line_and_field(text: str, said: str) -> None:
-    assert said in problems(text)
+def test_problem_names_line_and_field(text: str, problem: str) -> None:
+    assert problem in problems(text)
 
 
 def test_two_limits_of_a_type_are_refused() -> None:
@@ -72,8 +72,8 @@ def test_two_limits_of_a_type_are_refused() -> None:
 
 
 def test_unquoted_text_is_what_it_looks_like() -> None:
-    found = parse_yaml("[no, 1.5, 2026-11-24, 12:30:00, 010, -7, true, ~, 'true', '7', 1_000]").value
-    assert found == ["no", "1.5", "2026-11-24", "12:30:00", "010", -7, True, None, "true", "7", "1_000"]
+    values = parse_yaml("[no, 1.5, 2026-11-24, 12:30:00, 010, -7, true, ~, 'true', '7', 1_000]").value
+    assert values == ["no", "1.5", "2026-11-24", "12:30:00", "010", -7, True, None, "true", "7", "1_000"]
 
 
 def test_nested_groups_and_parents_come_before_their_children() -> None:
@@ -81,8 +81,8 @@ def test_nested_groups_and_parents_come_before_their_children() -> None:
         "groups:\n  - {external_entity_id: c, parent: b}\n"
         "  - external_entity_id: a\n    groups: [{external_entity_id: b}]\n"
     )
-    found = read_document(text).groups
-    assert [(group.external_entity_id, group.parent) for group in found] == [("a", None), ("b", "a"), ("c", "b")]
+    groups = read_document(text).groups
+    assert [(group.external_entity_id, group.parent) for group in groups] == [("a", None), ("b", "a"), ("c", "b")]
 
 
 SCALARS: st.SearchStrategy[Any] = st.sampled_from(
@@ -93,7 +93,7 @@ SCALARS: st.SearchStrategy[Any] = st.sampled_from(
 @settings(max_examples=20, deadline=None)
 @given(document=policies(), data=st.data())
 def test_the_schema_for_editors_and_the_check_agree(document: Item, data: st.DataObject) -> None:
-    """On files with one random value, member or item replaced."""
+    """Both judge files in which one random value, member or item is replaced."""
     VALIDATOR.check_schema(SCHEMA)
     at: Any = document
     while True:
@@ -108,7 +108,7 @@ def test_the_schema_for_editors_and_the_check_agree(document: Item, data: st.Dat
 
 
 def test_plan_prints_the_schema_and_wrong_flags_are_no_changes() -> None:
-    shown = CliRunner().invoke(tollgate, ["plan", "--schema"])
-    assert (shown.exit_code, json.loads(shown.stdout)) == (0, SCHEMA)
+    result = CliRunner().invoke(tollgate, ["plan", "--schema"])
+    assert (result.exit_code, json.loads(result.stdout)) == (0, SCHEMA)
     assert CliRunner().invoke(tollgate, ["plan", "--wrong"]).exit_code == 1
     assert CliRunner().invoke(tollgate, ["plan", "/nonexistent"]).exit_code == 1

@@ -24,14 +24,14 @@ def workspace(groups: int) -> Workspace:
     """Trees of three levels, a hundred groups each, whose groups have limits."""
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 1000),), (Limit(LimitType.TOKEN, Unit.DAY, 10_000_000),)
     models = (SlugLimits("acme/chat", *limits), SlugLimits("acme/small"))
-    found: dict[str, OwnedResource[Group]] = {}
+    by_id: dict[str, OwnedResource[Group]] = {}
     for number in range(groups):
         root = number - number % 100
         place = number % 100
         parent = None if place == 0 else f"g{root}" if place < 10 else f"g{root + 1 + place % 9}"
         group = Group(f"g{number}", f"Group {number}", Enforcement.CASCADING, parent, models)
-        found[group.external_entity_id] = OwnedResource(f"grp_{number}", group)
-    return Workspace(groups=found)
+        by_id[group.external_entity_id] = OwnedResource(f"grp_{number}", group)
+    return Workspace(groups=by_id)
 
 
 def test_work_of_an_export_grows_with_the_groups() -> None:

@@ -1,4 +1,4 @@
-"""Who may change what, and in which order limits of a CASCADING tree change."""
+"""Checks who may change what, and in which order limits of a CASCADING tree change."""
 
 import asyncio
 
@@ -70,7 +70,7 @@ def test_a_different_group_is_changed_only_with_consent(
 ) -> None:
     plan = plan_after(AFTER, consent, owner, drifted=drifted)
     assert bool(plan.refusals) == (refusal is not None)
-    assert refusal is None or any(refusal in told for told in plan.refusals)
+    assert refusal is None or any(refusal in text for text in plan.refusals)
     assert ("kid" in [change.key for change in plan.changes]) == (refusal is None)
 
 

@@ -77,10 +77,10 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
         for kind in api.items.values():
             for item in kind.values():
                 item["owner"] = data.draw(st.sampled_from([MINE, None, "other"]))
-        value, left = export_value(await read_workspace(api, {}), MINE)
+        value, left_out = export_value(await read_workspace(api, {}), MINE)
         plan, _ = await plan_of(api, yaml_of(value), Consent(prune=True), {})
         assert (plan.changes, plan.refusals) == ((), ())
-        assert left == sum(item["owner"] == "other" for kind in api.items.values() for item in kind.values())
+        assert left_out == sum(item["owner"] == "other" for kind in api.items.values() for item in kind.values())
 
     asyncio.run(run())
 

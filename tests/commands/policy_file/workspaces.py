@@ -29,8 +29,8 @@ ENTRIES = st.fixed_dictionaries({"rate_limits": limits(("SECOND", "MINUTE")), "u
 
 
 def models() -> st.SearchStrategy[list[Item]]:
-    chosen = st.dictionaries(st.sampled_from(SLUGS), ENTRIES, min_size=1)
-    return chosen.map(lambda found: [{"slug": slug, **entry} for slug, entry in found.items()])
+    by_slug = st.dictionaries(st.sampled_from(SLUGS), ENTRIES, min_size=1)
+    return by_slug.map(lambda entries: [{"slug": slug, **entry} for slug, entry in entries.items()])
 
 
 @st.composite
@@ -68,12 +68,12 @@ def policies(draw: st.DrawFn) -> Item:
 @st.composite
 def forests(draw: st.DrawFn) -> list[Item]:
     """Group n is below group (n-1)//2; the odd tree of the two is CASCADING."""
-    found: dict[int, Item] = {}
+    by_number: dict[int, Item] = {}
     ceilings: dict[int, dict[Any, int]] = {}
     for number in range(2 * 7):
         tree, place = divmod(number, 7)
         above = None if place == 0 else tree * 7 + (place - 1) // 2
-        if (above is not None and above not in found) or not draw(st.integers(0, 3)):
+        if (above is not None and above not in by_number) or not draw(st.integers(0, 3)):
             continue
         item: Item = {"external_entity_id": f"g{number}", "models": draw(models())}
         if draw(st.booleans()):
@@ -85,8 +85,8 @@ def forests(draw: st.DrawFn) -> list[Item]:
         ceilings[number] = dict(ceilings.get(-1 if above is None else above, {}))
         if tree == 1:
             clamp(item["models"], ceilings[number])
-        found[number] = item
-    return list(found.values())
+        by_number[number] = item
+    return list(by_number.values())
 
 
 def clamp(entries: list[Item], ceilings: dict[Any, int]) -> None:
@@ -118,5 +118,5 @@ def _no_step(_number: int, _total: int, _step: Step) -> None:
     pass
 
 
-def _no_webhook(_made: NewWebhook) -> None:
+def _no_webhook(_webhook: NewWebhook) -> None:
     pass

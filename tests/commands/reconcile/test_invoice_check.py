@@ -30,7 +30,9 @@ def check_of(tmp_path: Path, text: str, columns: str | None = None, **more: Any)
 
 
 def told(check: InvoiceCheck) -> list[tuple[str, str, str, str]]:
-    return [(found.what, found.where, found.ours, found.theirs) for found in check.differences()]
+    return [
+        (difference.what, difference.where, difference.ours, difference.theirs) for difference in check.differences()
+    ]
 
 
 def test_equal_sums_per_day_and_model_are_no_difference(tmp_path: Path) -> None:

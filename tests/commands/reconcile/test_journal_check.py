@@ -14,7 +14,7 @@ from tests.fakes.listed_events import START_MS, listed_event, time_text
 WINDOW = (epoch_s(time_text(START_MS)), epoch_s(time_text(START_MS + 1000)))
 
 
-def line(number: int, kept: str = "shipped", workspace: str = "ws_1", **changes: Any) -> dict[str, Any]:
+def line(number: int, state: str = "shipped", workspace: str = "ws_1", **changes: Any) -> dict[str, Any]:
     """The journal's line of `listed_event(number)`."""
     listed = listed_event(number)
     tokens = listed["tokens"]
@@ -29,7 +29,7 @@ def line(number: int, kept: str = "shipped", workspace: str = "ws_1", **changes:
         "status": 200,
         "tokens": [tokens["inputTokens"], tokens["outputTokens"], tokens["cachedInputTokens"]],
     }
-    return {"kept": kept, "event": event | changes}
+    return {"kept": state, "event": event | changes}
 
 
 def check_of(*lines: dict[str, Any], events: Any = (), **more: Any) -> JournalCheck:
@@ -40,7 +40,7 @@ def check_of(*lines: dict[str, Any], events: Any = (), **more: Any) -> JournalCh
 
 
 def told(check: JournalCheck) -> list[tuple[str, str]]:
-    return [(found.what, found.where) for found in check.differences()]
+    return [(difference.what, difference.where) for difference in check.differences()]
 
 
 def key(number: int) -> str:
@@ -99,9 +99,9 @@ def test_event_without_a_journal_is_wrong_only_if_all_machines_are_there() -> No
 
 
 def test_calls_that_are_kept_for_longer_do_not_make_older_events_wrong() -> None:
-    """Of the time before the oldest committed call the journals forget what was committed."""
-    kept = [line(5), line(0, "rejected"), line(1, "open", ended_at_ms=0, tokens=None)]
-    assert told(check_of(*kept, events=[3, 5, 6], is_complete=True)) == [
+    """Journals forget which calls they committed before the oldest committed call that they have."""
+    lines = [line(5), line(0, "rejected"), line(1, "open", ended_at_ms=0, tokens=None)]
+    assert told(check_of(*lines, events=[3, 5, 6], is_complete=True)) == [
         ("rejected by control", key(0)),
         ("not in a journal", key(6)),
     ]

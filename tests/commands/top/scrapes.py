@@ -8,7 +8,7 @@ from commands.edges.metrics_reader import sample_of
 from commands.records.metrics_sample import IN_FLIGHT, PARKED, REQUESTS, TOKENS, Sample
 
 Calls = Mapping[tuple[str, str, str], int]
-"""By group, slug and status. Each took ten tokens if it was answered 200."""
+"""The number of calls by group, slug and status. Each took ten tokens if it was answered 200."""
 
 
 def scrape(calls: Calls, in_flight: int = 0) -> bytes:

@@ -16,12 +16,15 @@ def test_only_what_happened_in_between_counts_per_second() -> None:
         "tokens_per_second": 50.0,
     }
     assert (rates.in_flight, dict(rates.statuses)) == (3, {"200": 5.0, "502": 1.0, "429": 2.0, "529": 1.0})
-    found = rates.to_json()
-    assert [(group["external_entity_id"], group["calls_per_second"]) for group in found["groups"]] == [
+    report = rates.to_json()
+    assert [(group["external_entity_id"], group["calls_per_second"]) for group in report["groups"]] == [
         ("g", 5.0),
         ("h", 4.0),
     ]
-    assert [(slug["model_slug"], slug["refused_per_second"]) for slug in found["slugs"]] == [("a/x", 0.0), ("a/y", 3.0)]
+    assert [(slug["model_slug"], slug["refused_per_second"]) for slug in report["slugs"]] == [
+        ("a/x", 0.0),
+        ("a/y", 3.0),
+    ]
 
 
 def test_a_caller_that_left_and_a_bad_request_are_calls_and_nothing_else() -> None:
@@ -37,7 +40,7 @@ def test_after_a_restart_counters_began_at_0() -> None:
 
 
 def test_a_series_that_was_dropped_and_came_back_is_no_restart() -> None:
-    """Of a deleted slug: the other counters would count anew all that they ever counted."""
+    """The series is one of a deleted slug. After a restart the other counters would start at zero again."""
     before = sample({("g", "a/x", "200"): 50, ("g", "a/old", "200"): 9}, 0.0)
     after = sample({("g", "a/x", "200"): 70, ("g", "a/old", "200"): 1}, 1.0)
     assert not has_restarted(before, after)

@@ -20,11 +20,11 @@ SOME: Calls = {("g", "a/x", "200"): 4}
 
 
 def follower(**answers: Sequence[Sample | ManagementError]) -> Follower:
-    """Of proxies by name, with the answers of each, in order."""
-    left = {name: iter(given) for name, given in answers.items()}
+    """Return a follower of proxies by name; each gives its answers in order."""
+    samples = {name: iter(answers_of_proxy) for name, answers_of_proxy in answers.items()}
 
     async def read(url: str) -> Sample:
-        answer = next(left[url])
+        answer = next(samples[url])
         if isinstance(answer, ManagementError):
             raise answer
         return answer
@@ -61,12 +61,12 @@ async def test_nothing_to_show_ends_the_command() -> None:
     refused = RefusedError("401: no key")
     with pytest.raises(RefusedError, match="401"):
         await follow(follower(a=[refused], b=[AWAY]), lambda view: None, 0, once=True)
-    shown: list[View] = []
+    pictures: list[View] = []
     with pytest.raises(ManagementError, match="gone"):
-        await follow(follower(a=[sample(SOME, 0.0), AWAY]), shown.append, 0, once=True)
-    assert not shown
-    await follow(follower(a=[sample(SOME, 0.0), sample(SOME, 1.0)], b=[AWAY, AWAY]), shown.append, 0, once=True)
-    assert len(shown) == 1
+        await follow(follower(a=[sample(SOME, 0.0), AWAY]), pictures.append, 0, once=True)
+    assert not pictures
+    await follow(follower(a=[sample(SOME, 0.0), sample(SOME, 1.0)], b=[AWAY, AWAY]), pictures.append, 0, once=True)
+    assert len(pictures) == 1
 
 
 async def test_text_from_users_cannot_move_the_cursor() -> None:

@@ -47,8 +47,8 @@ def unable() -> str:
     """What this machine lacks; "" if nothing."""
     if os.geteuid() != 0:
         return "run it as root: it makes root directories, mounts and network namespaces"
-    missing = [package for program, package in NEEDED.items() if shutil.which(program) is None]
-    return f"apt-get install {' '.join(missing)}" if missing else ""
+    packages = [package for program, package in NEEDED.items() if shutil.which(program) is None]
+    return f"apt-get install {' '.join(packages)}" if packages else ""
 
 
 def build(work: Path, say: Say, *, fresh: bool) -> None:

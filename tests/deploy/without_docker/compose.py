@@ -48,8 +48,8 @@ class Service:
 def services(compose_file: str, variables: Mapping[str, str]) -> list[Service]:
     """All services, each behind those that it needs. KeyError: a variable without a default is not set."""
     read = yaml.safe_load(compose_file)["services"]
-    known = {name: _service(name, _filled_in(values, variables)) for name, values in read.items()}
-    return list(_in_order(known))
+    by_name = {name: _service(name, _filled_in(values, variables)) for name, values in read.items()}
+    return list(_in_order(by_name))
 
 
 def _service(name: str, values: Mapping[str, Any]) -> Service:
@@ -91,11 +91,11 @@ def _needed(depends_on: Any) -> dict[str, bool]:
     return {name: one["condition"] == "service_healthy" for name, one in depends_on.items()}
 
 
-def _in_order(known: Mapping[str, Service]) -> Iterator[Service]:
-    waiting = dict(known)
-    while waiting:
-        name = next(name for name, one in waiting.items() if not one.after.keys() & waiting.keys())
-        yield waiting.pop(name)
+def _in_order(by_name: Mapping[str, Service]) -> Iterator[Service]:
+    queue = dict(by_name)
+    while queue:
+        name = next(name for name, one in queue.items() if not one.after.keys() & queue.keys())
+        yield queue.pop(name)
 
 
 def _filled_in(value: Any, variables: Mapping[str, str]) -> Any:

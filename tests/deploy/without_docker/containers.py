@@ -86,18 +86,18 @@ class Container:
 
     def _unnamed(self) -> list[str]:
         """The image's volumes that the service gives no name."""
-        named = {volume.target for volume in self.service.volumes}
-        return [place for place in self.programs.own_volumes if place not in named]
+        targets = {volume.target for volume in self.service.volumes}
+        return [place for place in self.programs.own_volumes if place not in targets]
 
     def _source(self, volume: Volume) -> Path:
         """A file beside compose.yaml; else a directory of this run, which belongs to the service's user at first."""
         if volume.source.startswith("."):
             return (self.compose_folder / volume.source).resolve()
-        kept = self.folder / "volumes" / volume.source
-        if not kept.exists():
-            kept.mkdir(parents=True, mode=0o700)
-            os.chown(kept, *map(int, self.programs.user.split(":")))
-        return kept
+        folder = self.folder / "volumes" / volume.source
+        if not folder.exists():
+            folder.mkdir(parents=True, mode=0o700)
+            os.chown(folder, *map(int, self.programs.user.split(":")))
+        return folder
 
     def is_healthy(self) -> bool:
         """Whether it runs and its health check succeeds; without one, whether it runs."""
@@ -119,10 +119,10 @@ class Container:
 
     def execute(self, *words: str) -> str:
         """The output of a program beside the service, as `docker compose exec`. StepError if it fails."""
-        done = self.running.run(words)
-        if done.returncode != 0:
-            raise StepError(f"{' '.join(words)} in {self.name}: exit status {done.returncode}\n{done.stderr}")
-        return done.stdout
+        result = self.running.run(words)
+        if result.returncode != 0:
+            raise StepError(f"{' '.join(words)} in {self.name}: exit status {result.returncode}\n{result.stderr}")
+        return result.stdout
 
     def stop(self) -> int:
         """Send the service's stop signal, and SIGKILL after its grace period. Return the exit status."""
@@ -145,13 +145,13 @@ class Container:
 
 def start_in_order(containers: Sequence[Container], say: Say) -> None:
     """Start each when those that it needs have started, or are healthy where it says so."""
-    started: dict[str, Container] = {}
+    by_name: dict[str, Container] = {}
     for container in containers:
         for name, must_be_healthy in container.service.after.items():
             if must_be_healthy:
-                started[name].wait_until_healthy()
+                by_name[name].wait_until_healthy()
         container.start()
-        started[container.name] = container
+        by_name[container.name] = container
     for container in containers:
         seconds = container.wait_until_healthy()
         say(f"{container.name} is up after {seconds:.1f} s more")

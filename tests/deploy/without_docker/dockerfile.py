@@ -37,18 +37,18 @@ class Stage:
 
 def stages(dockerfile: str) -> list[Stage]:
     """All stages in their order, the one of the image last."""
-    found: list[Stage] = []
+    result: list[Stage] = []
     arguments: dict[str, str] = {}
     for instruction in _instructions(dockerfile):
-        match instruction.name, found:
+        match instruction.name, result:
             case "FROM", _:
                 base, _, name = instruction.text.partition(" AS ")
-                found.append(Stage(_filled_in(base, arguments), name))
+                result.append(Stage(_filled_in(base, arguments), name))
             case "ARG", []:
                 arguments |= instruction.pairs({})
             case _:
-                found[-1].instructions.append(instruction)
-    return found
+                result[-1].instructions.append(instruction)
+    return result
 
 
 def _instructions(dockerfile: str) -> list[Instruction]:

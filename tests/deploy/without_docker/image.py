@@ -98,9 +98,9 @@ class Builder:
         stage = words[0].removeprefix("--from=") if words[0].startswith("--from=") else None
         *sources, target = words[1:] if stage is not None else words
         for source in sources:
-            found = built[stage].inside(source) if stage is not None else self.context / source
+            origin = built[stage].inside(source) if stage is not None else self.context / source
             into = image.inside(target)
-            if found.is_file() and target.endswith("/"):
-                into = into / found.name
+            if origin.is_file() and target.endswith("/"):
+                into = into / origin.name
             into.parent.mkdir(parents=True, exist_ok=True)
-            copy_tree(found, into)
+            copy_tree(origin, into)

@@ -36,7 +36,7 @@ def connect(names: Sequence[str], hosts_file: Path) -> None:
 def address_of(name: str, hosts_file: Path) -> str:
     """The address that the hosts file has for a name."""
     lines = (line.split() for line in hosts_file.read_text().splitlines())
-    return next(address for address, known in lines if known == name)
+    return next(address for address, host in lines if host == name)
 
 
 def _ip(words: str) -> None:

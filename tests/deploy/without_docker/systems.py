@@ -33,8 +33,8 @@ def base_system(roots: Path, log: Path, say: Say) -> Path:
     def make(root: Path) -> None:
         words = ("debootstrap", "--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", SUITE, str(root), DEBIAN)
         with log.open("a") as output:
-            done = subprocess.run(words, stdout=output, stderr=output, check=False)
-        succeeded("debootstrap", done.returncode, log)
+            result = subprocess.run(words, stdout=output, stderr=output, check=False)
+        succeeded("debootstrap", result.returncode, log)
         _copy_sources(root)
         (root / "usr/sbin/policy-rc.d").write_text(_NO_SERVICES)
         (root / "usr/sbin/policy-rc.d").chmod(0o755)

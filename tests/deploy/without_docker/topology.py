@@ -77,10 +77,10 @@ def prepare(work: Path, image: Image, say: Say) -> Site:
     run = empty(work / "run")
     subprocess.run((str(deploy / "new-secrets"),), check=True)
     variables = read_variables(deploy / ".env") | {"TOLLGATE_EGRESS_ALLOW": f"{SUBNET}.0/24"}
-    known = services((deploy / "compose.yaml").read_text(), variables)
-    for name in sorted(WITHOUT_A_PACKAGE & {service.name for service in known}):
+    all_services = services((deploy / "compose.yaml").read_text(), variables)
+    for name in sorted(WITHOUT_A_PACKAGE & {service.name for service in all_services}):
         say(f"{name}: not run, Debian has no package of it")
-    runnable = [service for service in known if service.name not in WITHOUT_A_PACKAGE]
+    runnable = [service for service in all_services if service.name not in WITHOUT_A_PACKAGE]
     hosts_file = run / "hosts"
     connect([service.name for service in runnable], hosts_file)
 
@@ -147,18 +147,18 @@ async def trial(site: Site, say: Say) -> list[str]:
         await run.kill_each_once()
         books = Books(operator, groups, began)
         say(f"{len(callers.records)} calls made; waiting for their events (the holdback is a minute)")
-        found = await _compared(books, run)
-        say(found.summary)
-        return run.faults + found.faults + await faults_of_prometheus(session, site, say)
+        comparison = await _compared(books, run)
+        say(comparison.summary)
+        return run.faults + comparison.faults + await faults_of_prometheus(session, site, say)
 
 
 async def _compared(books: Books, run: Trial) -> Comparison:
     """The comparison without faults, or the last one before EVENTS_WITHIN_S have passed."""
     give_up_at = time.monotonic() + EVENTS_WITHIN_S
     while True:
-        found = await Comparison.of(books, run.callers.records, run.deaths_of_redis)
-        if not found.faults or time.monotonic() > give_up_at:
-            return found
+        comparison = await Comparison.of(books, run.callers.records, run.deaths_of_redis)
+        if not comparison.faults or time.monotonic() > give_up_at:
+            return comparison
         await asyncio.sleep(2)
 
 

@@ -1,4 +1,4 @@
-"""What counts against a rate limit, read from a group's stored fields at any later time.
+"""Checks what counts against a rate limit, read from a group's stored fields at any later time.
 
 See docs/reference/limits.md#counter-layout. That the scripts write and count the same is tested on a real Redis.
 """
@@ -51,7 +51,7 @@ def test_entries_leave_one_by_one_the_millisecond_after_their_window() -> None:
         NOW_MS + 60_001,
     ]
     read = usages(head, closed, times)
-    assert [used for used, _ in read] == [9, 9, 5, 5, 3, 3, 0]
+    assert [count for count, _ in read] == [9, 9, 5, 5, 3, 3, 0]
     assert [reset_ms for _, reset_ms in read] == [60_001, 50_001, 50_000, 20_001, 20_000, 1, 0]
 
 

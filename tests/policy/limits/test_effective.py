@@ -1,4 +1,4 @@
-"""Which limits bind a call, compared with a brute-force statement of the rule.
+"""Checks which limits bind a call, against a brute-force statement of the rule.
 
 See docs/reference/limits.md#which-limits-bind.
 """
@@ -57,9 +57,9 @@ def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
 
 @given(paths(), st.sampled_from(SLUGS))
 def test_bounds_equal_those_of_the_brute_force_rule(path: tuple[Group, ...], slug: str) -> None:
-    found = bounds_of(path, slug)
-    assert set(found) == brute_force(path, slug)
-    assert len(found) == len(set(found))
+    bounds = bounds_of(path, slug)
+    assert set(bounds) == brute_force(path, slug)
+    assert len(bounds) == len(set(bounds))
 
 
 @given(paths(), st.sampled_from(SLUGS))

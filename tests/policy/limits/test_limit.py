@@ -1,4 +1,4 @@
-"""Which sets of limits are legal (docs/reference/management-api.md#limit-objects)."""
+"""Checks which sets of limits are legal (docs/reference/management-api.md#limit-objects)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a TOKEN limit lets through when callers know its rule: at most twice the threshold, and the last call.
+"""A TOKEN limit lets through at most twice the threshold, and the last call, if callers know its rule.
 
 Callers choose everything: when they call, what is expected of a call (they choose what the estimates have seen), what
 it can cost, what it costs in the end, and how long they hold it.
@@ -172,14 +172,14 @@ def test_callers_that_know_the_rule_get_twice_the_threshold_and_one_call(
 
 @pytest.mark.parametrize("script", [cheap_calls_then_a_burst, many_answers])
 def test_the_same_callers_pass_the_first_sum_alone(script: Callable[[int], list[Call]]) -> None:
-    """They would find a gap if there were one."""
+    """These callers would find a gap if there were one."""
     passed = admitted(Unit.DAY, script(NOON), first_sum)
     assert most_before_the_last(Unit.DAY, passed) > 50 * THRESHOLD
 
 
 SIZES = st.one_of(st.integers(0, 50), st.integers(0, 3_000), st.integers(0, 100_000))
 STEPS = st.one_of(st.integers(0, 5), st.integers(0, 1_100), st.integers(0, 61_000))
-HELD = st.one_of(st.integers(0, 30), st.integers(0, 2_000), st.integers(0, CALL_TIMEOUT_S * 1000))
+DURATIONS = st.one_of(st.integers(0, 30), st.integers(0, 2_000), st.integers(0, CALL_TIMEOUT_S * 1000))
 
 
 @st.composite
@@ -188,7 +188,7 @@ def plans(draw: st.DrawFn) -> list[Call]:
     rng = random.Random(draw(st.integers(0, 2**32)))
     size = draw(SIZES)
     step = draw(STEPS)
-    held = draw(HELD)
+    longest_ms = draw(DURATIONS)
     now_ms = draw(st.sampled_from([NOON, MIDNIGHT - 100_000, MIDNIGHT - 700]))
     calls = []
     for _ in range(draw(st.integers(1, 250))):
@@ -196,7 +196,7 @@ def plans(draw: st.DrawFn) -> list[Call]:
         most = rng.randint(0, rng.choice((size, 10, 2 * THRESHOLD)))
         expected = rng.choice((0, most, rng.randint(0, most)))
         true = rng.choice((0, most, most, rng.randint(0, most)))
-        calls.append(Call(now_ms, rng.randint(0, held), expected, most, true, rng.random() < 0.1))
+        calls.append(Call(now_ms, rng.randint(0, longest_ms), expected, most, true, rng.random() < 0.1))
     return calls
 
 

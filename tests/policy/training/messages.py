@@ -119,4 +119,4 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     MetricPoint: metrics,
     OutputBatch: batches,
 }
-"""By type. Each type has `to_wire` and `from_wire`."""
+"""Strategies by type of message. Each type has `to_wire` and `from_wire`."""

@@ -1,4 +1,4 @@
-"""Which jobs start where: never more than a host has, the most important first, and nobody waits for ever."""
+"""Jobs start where a host has room, the most important first; nobody waits for ever."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -50,35 +50,35 @@ candidates = st.lists(
 ).map(lambda jobs: [replace(one, job_id=f"j{index}") for index, one in enumerate(jobs)])
 
 
-def use(hosts: Sequence[Host], held: Iterable[Placed]) -> Mapping[str, tuple[int, int, int, int]]:
-    """What is left of each host: CPU, memory, nodes, GPUs."""
-    left = {one.name: [one.millicpu, one.memory_mib, one.max_nodes, one.gpus.get(GPU, 0)] for one in hosts}
-    for one in held:
+def use(hosts: Sequence[Host], running: Iterable[Placed]) -> Mapping[str, tuple[int, int, int, int]]:
+    """Return what each host has free: CPU, memory, nodes, GPUs."""
+    free = {one.name: [one.millicpu, one.memory_mib, one.max_nodes, one.gpus.get(GPU, 0)] for one in hosts}
+    for one in running:
         wants = one.job.resources
         for name in one.hosts:
             for kind, amount in enumerate((wants.millicpu, wants.memory_mib, 1, wants.gpu_count)):
-                left[name][kind] -= amount
-    return {name: (cpu, memory, nodes, gpus) for name, (cpu, memory, nodes, gpus) in left.items()}
+                free[name][kind] -= amount
+    return {name: (cpu, memory, nodes, gpus) for name, (cpu, memory, nodes, gpus) in free.items()}
 
 
-def started(decision: Decision, waiting: Sequence[Candidate]) -> list[Placed]:
-    jobs = {one.job_id: one for one in waiting}
+def started(decision: Decision, queue: Sequence[Candidate]) -> list[Placed]:
+    jobs = {one.job_id: one for one in queue}
     return [Placed(jobs[job_id], hosts) for job_id, hosts in decision.starts.items()]
 
 
 def running_and_waiting(hosts: Sequence[Host], jobs: Sequence[Candidate]) -> tuple[list[Placed], list[Candidate]]:
     """Some of the jobs run where an empty cluster would have put them; the others wait."""
-    begun = started(decide(hosts, (), jobs[::2]), jobs[::2])
-    return begun, list(jobs[1::2])
+    running = started(decide(hosts, (), jobs[::2]), jobs[::2])
+    return running, list(jobs[1::2])
 
 
 @settings(max_examples=100)
 @given(clusters, candidates)
 def test_no_host_is_overcommitted(hosts: list[Host], jobs: list[Candidate]) -> None:
-    running, waiting = running_and_waiting(hosts, jobs)
-    begun = started(decide(hosts, running, waiting), waiting)
-    assert all(min(left) >= 0 for left in use(hosts, (*running, *begun)).values())
-    assert all(len(one.hosts) == one.job.node_count for one in begun)
+    running, queue = running_and_waiting(hosts, jobs)
+    starts = started(decide(hosts, running, queue), queue)
+    assert all(min(free) >= 0 for free in use(hosts, (*running, *starts)).values())
+    assert all(len(one.hosts) == one.job.node_count for one in starts)
 
 
 @settings(max_examples=100)
@@ -86,18 +86,18 @@ def test_no_host_is_overcommitted(hosts: list[Host], jobs: list[Candidate]) -> N
 def test_a_decision_depends_on_nothing_but_its_arguments_and_not_on_their_order(
     hosts: list[Host], jobs: list[Candidate]
 ) -> None:
-    running, waiting = running_and_waiting(hosts, jobs)
-    assert decide(hosts, running, waiting) == decide(hosts, running[::-1], waiting[::-1])
+    running, queue = running_and_waiting(hosts, jobs)
+    assert decide(hosts, running, queue) == decide(hosts, running[::-1], queue[::-1])
 
 
 @settings(max_examples=100)
 @given(clusters, candidates)
 def test_the_first_in_order_starts_if_it_fits(hosts: list[Host], jobs: list[Candidate]) -> None:
-    running, waiting = running_and_waiting(hosts, jobs)
-    assume(waiting)
-    first = min(waiting, key=lambda one: one.order)
+    running, queue = running_and_waiting(hosts, jobs)
+    assume(queue)
+    first = min(queue, key=lambda one: one.order)
     alone = decide(hosts, running, [first])
-    together = decide(hosts, running, waiting)
+    together = decide(hosts, running, queue)
     assert (first.job_id in alone.starts) == (first.job_id in together.starts)
 
 
@@ -106,14 +106,14 @@ def test_the_first_in_order_starts_if_it_fits(hosts: list[Host], jobs: list[Cand
 def test_only_spot_jobs_are_preempted_and_only_for_a_dedicated_job_that_then_fits(
     hosts: list[Host], jobs: list[Candidate]
 ) -> None:
-    running, waiting = running_and_waiting(hosts, jobs)
-    decision = decide(hosts, running, waiting)
+    running, queue = running_and_waiting(hosts, jobs)
+    decision = decide(hosts, running, queue)
     by_id = {one.job.job_id: one for one in running}
     assert all(by_id[job_id].job.is_spot for job_id in decision.preempted)
     if decision.preempted:
-        left = [one for one in running if one.job.job_id not in decision.preempted]
-        still_waiting = [one for one in waiting if one.job_id not in decision.starts]
-        after = decide(hosts, [*left, *started(decision, waiting)], still_waiting)
+        survivors = [one for one in running if one.job.job_id not in decision.preempted]
+        still_waiting = [one for one in queue if one.job_id not in decision.starts]
+        after = decide(hosts, [*survivors, *started(decision, queue)], still_waiting)
         helped = [one for one in still_waiting if one.job_id in after.starts]
         assert any(not one.is_spot for one in helped)
 
@@ -121,15 +121,15 @@ def test_only_spot_jobs_are_preempted_and_only_for_a_dedicated_job_that_then_fit
 @settings(max_examples=60)
 @given(clusters, candidates)
 def test_every_job_that_can_ever_fit_starts_in_the_end(hosts: list[Host], jobs: list[Candidate]) -> None:
-    """Those that were started end in any order; nobody new comes."""
-    waiting = [one for one in jobs if unfit_field(hosts, one.node_count, one.resources) is None]
+    """Running jobs end in any order, and no further job comes."""
+    queue = [one for one in jobs if unfit_field(hosts, one.node_count, one.resources) is None]
     running: list[Placed] = []
     for _ in range(2 * len(jobs) + 1):
-        decision = decide(hosts, running, waiting)
-        running += started(decision, waiting)
-        waiting = [one for one in waiting if one.job_id not in decision.starts]
+        decision = decide(hosts, running, queue)
+        running += started(decision, queue)
+        queue = [one for one in queue if one.job_id not in decision.starts]
         running = [one for one in running[1:] if one.job.job_id not in decision.preempted]
-    assert not waiting
+    assert not queue
 
 
 @settings(max_examples=100)
@@ -164,9 +164,9 @@ def test_dedicated_comes_before_spot_then_priority_then_age() -> None:
 def test_small_jobs_do_not_keep_a_large_one_waiting() -> None:
     hosts = [host(cpu=4)]
     running = [placed(job("running", cpu=2), "h0")]
-    waiting = [job("large", cpu=4, at=1), job("small", cpu=1, at=2)]
-    assert not decide(hosts, running, waiting).starts
-    assert list(decide(hosts, (), waiting).starts) == ["large"]
+    queue = [job("large", cpu=4, at=1), job("small", cpu=1, at=2)]
+    assert not decide(hosts, running, queue).starts
+    assert list(decide(hosts, (), queue).starts) == ["large"]
 
 
 @pytest.mark.parametrize("endless_on", ["h0", "h1"])
@@ -175,19 +175,19 @@ def test_jobs_that_keep_coming_do_not_keep_a_large_one_waiting_wherever_one_neve
     other = "h1" if endless_on == "h0" else "h0"
     running = [placed(job("endless"), endless_on), placed(job("s0", cpu=2), other), placed(job("s1", cpu=2), other)]
     for turn in range(4):
-        waiting = [job("large", cpu=4), *(job(f"small{turn}{index}", cpu=2, at=9 + turn) for index in range(2))]
-        decision = decide(hosts, running, waiting)
+        queue = [job("large", cpu=4), *(job(f"small{turn}{index}", cpu=2, at=9 + turn) for index in range(2))]
+        decision = decide(hosts, running, queue)
         if "large" in decision.starts:
             return
-        running = [running[0], *running[2:], *started(decision, waiting)]
+        running = [running[0], *running[2:], *started(decision, queue)]
     raise AssertionError("the large job waits for ever")
 
 
 def test_a_job_behind_a_waiting_one_uses_what_that_leaves() -> None:
     hosts = [host("h0", cpu=4), host("h1", cpu=2)]
     running = [placed(job("running", cpu=4), "h0")]
-    waiting = [job("large", cpu=4, at=1), job("small", cpu=1, at=2)]
-    assert decide(hosts, running, waiting).starts == {"small": ("h1",)}
+    queue = [job("large", cpu=4, at=1), job("small", cpu=1, at=2)]
+    assert decide(hosts, running, queue).starts == {"small": ("h1",)}
 
 
 def test_the_least_important_spot_job_is_preempted_first() -> None:

@@ -105,7 +105,7 @@ async def served(max_connections: int) -> AsyncIterator[Served]:
 
 @pytest.mark.parametrize("data", STRANGERS.values(), ids=STRANGERS)
 async def test_newcomer_is_served_while_strangers_hold_every_connection(data: bytes) -> None:
-    """They come back as often as they are closed, so no timeout helps."""
+    """Strangers come back as often as they are closed, so no timeout helps."""
     async with served(8) as server:
         for _ in range(20):
             for _ in range(8):
@@ -153,21 +153,21 @@ async def test_newcomer_is_503_if_no_connection_waits_for_its_caller(caplog: pyt
 
 async def test_requests_of_known_callers_are_kept_and_strangers_closed() -> None:
     async with served(8) as server:
-        kept = [await server.caller(unfinished("w1")) for _ in range(4)]
+        callers = [await server.caller(unfinished("w1")) for _ in range(4)]
         await eventually(lambda: len(server.kept) == 4)
         for _ in range(20):
             await server.caller(HEAD)
-        for caller in kept:
+        for caller in callers:
             caller.send(b"i")
             await caller.until(b"hi")
 
 
 async def test_idle_connection_of_a_known_caller_outlives_strangers_who_come_and_go() -> None:
     async with served(8) as server:
-        known = await server.caller()
+        caller = await server.caller()
         for _ in range(3):
-            known.send(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
-            await known.until(b"hi")
+            caller.send(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
+            await caller.until(b"hi")
             for _ in range(30):
                 await server.caller(HEAD)
             assert (await server.ask(ASK)).endswith(b"hi")
@@ -177,8 +177,8 @@ async def test_newcomer_is_served_while_known_callers_hold_every_connection_idle
     async with served(8) as server:
         for _ in range(3):
             for _ in range(12):
-                known = await server.caller(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
-                await known.until(b"hi")
+                caller = await server.caller(unfinished("w1").replace(b"Connection: close\r\n", b"") + b"i")
+                await caller.until(b"hi")
             for data in (ASK, unfinished("w2") + b"i"):
                 assert (await server.ask(data)).endswith(b"hi")
 

@@ -180,10 +180,10 @@ def _is_reset(caller: Caller) -> bool:
 async def test_an_idle_connection_is_closed_without_a_response() -> None:
     async with served(replace(PATIENT, idle_s=1)) as server:
         fresh = await server.caller()
-        used = await server.caller()
-        used.send(HI)
-        await used.until(b"hi")
-        assert [await one.read_to_end() for one in (fresh, used)] == [b"", b""]
+        idle = await server.caller()
+        idle.send(HI)
+        await idle.until(b"hi")
+        assert [await one.read_to_end() for one in (fresh, idle)] == [b"", b""]
 
 
 async def test_above_the_cap_the_longest_idle_connection_is_closed() -> None:

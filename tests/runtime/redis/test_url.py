@@ -32,21 +32,21 @@ def test_one_server_without_a_host_is_on_this_machine(url: str) -> None:
 
 
 def test_a_cluster_has_several_hosts_and_one_login() -> None:
-    found = RedisUrl.parse("rediss+cluster://limiter:secret@one:7000,two,[::1]:7002?ssl_check_hostname=false")
+    url = RedisUrl.parse("rediss+cluster://limiter:secret@one:7000,two,[::1]:7002?ssl_check_hostname=false")
     login = RedisAddress(username="limiter", password="secret", tls=TlsOptions(checks_host_name=False))
-    assert found.topology is Topology.CLUSTER
-    assert found.servers == (login.at("one", 7000), login.at("two", 6379), login.at("::1", 7002))
-    assert found.login.at("one", 7000) == found.servers[0]
+    assert url.topology is Topology.CLUSTER
+    assert url.servers == (login.at("one", 7000), login.at("two", 6379), login.at("::1", 7002))
+    assert url.login.at("one", 7000) == url.servers[0]
 
 
 def test_sentinels_have_a_login_of_their_own() -> None:
-    found = RedisUrl.parse(
+    url = RedisUrl.parse(
         "redis+sentinel://limiter:secret@one,two:5000/gateway/3?sentinel_username=watch&sentinel_password=other"
     )
     there = RedisAddress(username="watch", password="other")
-    assert (found.topology, found.service) == (Topology.SENTINEL, "gateway")
-    assert found.servers == (there.at("one", 26379), there.at("two", 5000))
-    assert found.login == RedisAddress(username="limiter", password="secret", db=3)
+    assert (url.topology, url.service) == (Topology.SENTINEL, "gateway")
+    assert url.servers == (there.at("one", 26379), there.at("two", 5000))
+    assert url.login == RedisAddress(username="limiter", password="secret", db=3)
 
 
 def test_a_login_selects_its_database_last() -> None:

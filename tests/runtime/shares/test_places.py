@@ -19,10 +19,10 @@ async def served(places: Places, workspace: str, name: str, order: list[str]) ->
     places.leave(workspace)
 
 
-async def started(*waiting: "asyncio.Task[None]") -> None:
+async def started(*tasks: "asyncio.Task[None]") -> None:
     """Return when these have asked for their places, in this order."""
     await asyncio.sleep(0)
-    assert not any(task.done() for task in waiting)
+    assert not any(task.done() for task in tasks)
 
 
 async def test_call_waits_for_one_place_of_another_workspace_however_many_wait() -> None:
@@ -57,12 +57,12 @@ async def test_workspace_with_too_many_waiting_calls_is_refused_and_others_are_n
     await started(*many)
     with pytest.raises(NoPlaceError):
         await places.wait(HOSTILE)
-    paid = asyncio.create_task(places.wait(HOSTILE, is_bounded=False))
+    paid_call = asyncio.create_task(places.wait(HOSTILE, is_bounded=False))
     other = asyncio.create_task(places.wait(OTHER))
-    await started(paid, other)
+    await started(paid_call, other)
     places.leave(HOSTILE)
     await other
-    for task in (*many, paid):
+    for task in (*many, paid_call):
         task.cancel()
 
 
@@ -162,7 +162,7 @@ def test_refusals_are_logged_once_with_the_workspace_and_its_places(caplog: pyte
 
 
 def taken_by(places: Places, workspace: str) -> int:
-    """How many places the workspace takes until it is refused one."""
+    """Take places for the workspace until one is refused; return their number."""
     count = 0
     while True:
         try:

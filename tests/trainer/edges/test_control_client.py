@@ -33,15 +33,15 @@ async def twin() -> AsyncIterator[tuple[FakeControl, ControlClient]]:
 async def test_a_job_is_seen_claimed_and_told_of(twin: tuple[FakeControl, ControlClient]) -> None:
     control, client = twin
     control.create("j/../x", "echo hello")
-    (wanted,) = (await client.sync(REPORT)).jobs
-    claimed = await client.claim(wanted.job_id, 0)
+    (job,) = (await client.sync(REPORT)).jobs
+    claimed = await client.claim(job.job_id, 0)
     assert claimed is not None
     assert (claimed.job_id, claimed.attempt, claimed.spec.start_commands) == ("j/../x", 1, ("echo hello",))
     assert (await client.environment(claimed.environment_token)).variables == {"WHO": "j/../x"}
-    assert await client.output(wanted.job_id, LINES) == 5
+    assert await client.output(job.job_id, LINES) == 5
     assert control.log_of("j/../x") == ["hello"]
     checkpoint = CheckpointReport("c", "l", 1, FULL, None, None, 3)
-    await client.checkpoints(wanted.job_id, 1, [checkpoint])
+    await client.checkpoints(job.job_id, 1, [checkpoint])
     assert control.checkpoints_of["j/../x"] == [checkpoint]
 
 
@@ -94,19 +94,19 @@ async def test_an_environment_waits_for_control_and_tells_a_missing_secret_from_
     monkeypatch.setattr(control_client, "AGAIN_S", 0.001)
     control.tokens["token"] = "j"
     control.away = "not now"
-    waiting = asyncio.create_task(client.environment("token"))
+    task = asyncio.create_task(client.environment("token"))
     await asyncio.sleep(0.02)
-    assert not waiting.done()
+    assert not task.done()
     control.away = None
-    await waiting
+    await task
     with pytest.raises(EnvironmentRefusedError) as spent:
         await client.environment("token")
     assert spent.value.outcome is Outcome.REQUEUED
     control.tokens["other"] = "j"
     control.secrets_missing = frozenset({"j"})
-    with pytest.raises(EnvironmentRefusedError, match="hf is missing") as missing:
+    with pytest.raises(EnvironmentRefusedError, match="hf is missing") as refusal:
         await client.environment("other")
-    assert missing.value.outcome is Outcome.DEPLOY_FAILED
+    assert refusal.value.outcome is Outcome.DEPLOY_FAILED
 
 
 async def test_nothing_shows_an_environment(twin: tuple[FakeControl, ControlClient]) -> None:
@@ -151,15 +151,15 @@ async def test_rubbish_is_an_outage(body: str) -> None:
 
 
 async def test_a_redirect_does_not_take_the_token_along() -> None:
-    seen: list[str] = []
+    paths: list[str] = []
 
     async def redirect(request: web.Request) -> web.Response:
-        seen.append(request.path)
+        paths.append(request.path)
         return web.json_response({}, status=307, headers={"Location": "/elsewhere"})
 
     with pytest.raises(ControlAwayError, match="307"):
         await answered(redirect, lambda client: client.sync(REPORT))
-    assert seen == ["/internal/v1/training/sync"]
+    assert paths == ["/internal/v1/training/sync"]
 
 
 async def test_the_client_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:

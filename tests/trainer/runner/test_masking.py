@@ -62,9 +62,9 @@ def test_lines_of_a_secret_are_masked_as_json_shows_them() -> None:
 
 @given(st.lists(SMALL, max_size=3), st.lists(st.binary(max_size=4) | SMALL.map(str.encode), max_size=12))
 def test_no_secret_is_shown_however_the_stream_is_read(secrets: list[str], reads: list[bytes]) -> None:
-    shown = masked(secrets, *reads)
+    output = masked(secrets, *reads)
 
-    assert shown == masked(secrets, b"".join(reads))
+    assert output == masked(secrets, b"".join(reads))
     if not secrets:
-        assert shown == b"".join(reads)
-    assert not any(form in piece for form in masked_forms(secrets) for piece in shown.split(MASK))
+        assert output == b"".join(reads)
+    assert not any(form in piece for form in masked_forms(secrets) for piece in output.split(MASK))

@@ -47,15 +47,15 @@ class ObjectFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has 
     def ls(self, path: str, detail: bool = True, **_kwargs: Any) -> Any:
         self.bucket.check()
         start = path.rstrip("/") + "/"
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for key, content in self.bucket.contents.items():
             if key.startswith(start):
                 name, is_below, _ = key[len(start) :].partition("/")
                 kind = "directory" if is_below else "file"
-                found[name] = {"name": start + name, "type": kind, "size": 0 if is_below else len(content)}
-        if not found:
+                entries[name] = {"name": start + name, "type": kind, "size": 0 if is_below else len(content)}
+        if not entries:
             raise FileNotFoundError(path)
-        return list(found.values()) if detail else sorted(found)
+        return list(entries.values()) if detail else sorted(entries)
 
     def info(self, path: str, **_kwargs: Any) -> dict[str, Any]:
         self.bucket.check()

@@ -24,11 +24,11 @@ def test_configuration_that_is_described_is_one_that_control_can_write(
 ) -> None:
     times = levels // (opening.count(b"{") + opening.count(b"["))
 
-    found = described(opening * times + b"1" + closing * times)
+    description = described(opening * times + b"1" + closing * times)
 
-    assert found.checkpoint_type == LORA
-    assert (found.lora_adapter_config is not None) == (levels <= 100)
-    assert orjson.dumps(found.lora_adapter_config)
+    assert description.checkpoint_type == LORA
+    assert (description.lora_adapter_config is not None) == (levels <= 100)
+    assert orjson.dumps(description.lora_adapter_config)
 
 
 @pytest.mark.parametrize(

@@ -68,14 +68,14 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    found = World(tmp_path)
-    yield found
-    found.store.go.set()
+    scene = World(tmp_path)
+    yield scene
+    scene.store.go.set()
 
 
 async def test_end_of_a_job_shows_while_another_workspace_holds_all_transfers_that_it_can(world: World) -> None:
     hostile = [world.job(f"hostile{number}", "hostile") for number in range(3 * MAX_TRANSFERS)]
-    waiting = [asyncio.create_task(world.ended(sync)) for sync in hostile]
+    tasks = [asyncio.create_task(world.ended(sync)) for sync in hostile]
     await eventually(lambda: world.store.held >= MAX_TRANSFERS - 1)
     for number in range(3):
         own = world.job(f"own{number}", "other")
@@ -85,7 +85,7 @@ async def test_end_of_a_job_shows_while_another_workspace_holds_all_transfers_th
         await own.restore(restore_of(report))
     assert world.store.held == MAX_TRANSFERS - 1
     world.store.go.set()
-    await asyncio.gather(*waiting)
+    await asyncio.gather(*tasks)
     assert not any(sync.is_syncing for sync in hostile)
 
 

@@ -50,14 +50,14 @@ def test_job_directory_is_given_away_last_so_that_its_user_cannot_redirect_what_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = AttemptDirectory(tmp_path / "jobs" / "job1" / "2")
-    given = list[tuple[int, int]]()
-    monkeypatch.setattr(os, "fchown", lambda folder, uid, gid: given.append((os.fstat(folder).st_ino, uid)))
+    changes = list[tuple[int, int]]()
+    monkeypatch.setattr(os, "fchown", lambda folder, uid, gid: changes.append((os.fstat(folder).st_ino, uid)))
 
     directory.make(AttemptRecord(JOB, ("host",), ((0,),), ((),), Owner(12345, 12345)))
 
     paths = [directory.files, directory.node(0), directory.temporary(0), directory.checkpoints(JOB)]
-    assert sorted(given) == sorted((path.stat().st_ino, 12345) for path in paths)
-    assert given[-1][0] == directory.files.stat().st_ino
+    assert sorted(changes) == sorted((path.stat().st_ino, 12345) for path in paths)
+    assert changes[-1][0] == directory.files.stat().st_ino
 
 
 def test_attempt_that_never_began_is_removed_and_the_latest_is_found(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_attempt_that_never_began_is_removed_and_the_latest_is_found(tmp_path: P
         record = AttemptRecord(replace(JOB, attempt=number), ("host",), ((0,),), ((),))
         directories.attempt("job1", number).make(record)
 
-    found = [(record.job.job_id, record.job.attempt) for _, record in directories.latest()]
+    attempts = [(record.job.job_id, record.job.attempt) for _, record in directories.latest()]
 
-    assert found == [("job1", 10)]
+    assert attempts == [("job1", 10)]
     assert not (tmp_path / "jobs" / "lost").exists()
 
 

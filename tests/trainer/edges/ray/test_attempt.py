@@ -116,7 +116,7 @@ class Cluster:
 @dataclass
 class World:
     cluster: Cluster = field(default_factory=Cluster)
-    told: list[Record] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     refusal: EnvironmentRefusedError | None = None
     launch: RayLaunch = LAUNCH
 
@@ -126,11 +126,11 @@ class World:
         return JobEnvironment({"A": "1"}, ())
 
     def attempt(self) -> Attempt:
-        return Attempt(self.launch, self.cluster, self.spend, self.told.append)
+        return Attempt(self.launch, self.cluster, self.spend, self.records.append)
 
     @property
     def reports(self) -> list[JobReport]:
-        return [record for record in self.told if isinstance(record, JobReport)]
+        return [record for record in self.records if isinstance(record, JobReport)]
 
     def complete(self, _: Attempt) -> None:
         for node in self.cluster.nodes:
@@ -162,8 +162,8 @@ async def test_output_is_told_with_its_offsets_and_its_end() -> None:
 
     await world.run(world.complete)
 
-    told = [record for record in world.told if isinstance(record, Output) and record.rank == 1]
-    assert told == [Output(1, 0, b"1 1 hello\n"), Output(1, 10, b"", is_end=True)]
+    records = [record for record in world.records if isinstance(record, Output) and record.rank == 1]
+    assert records == [Output(1, 0, b"1 1 hello\n"), Output(1, 10, b"", is_end=True)]
 
 
 async def test_node_that_fails_stops_the_others_and_is_the_reason() -> None:
@@ -198,7 +198,7 @@ async def test_stop_while_waiting_for_room_ends_the_attempt_at_once() -> None:
     world = World(Cluster(is_slow=True))
     attempt = world.attempt()
     running = asyncio.ensure_future(attempt.run())
-    await eventually(lambda: world.told)
+    await eventually(lambda: world.records)
 
     attempt.stop()
     await running

@@ -64,11 +64,11 @@ def test_reason_of_a_driver_that_did_not_start_names_cause_and_remedy() -> None:
 
 def test_stopped_attempt_ends_with_what_the_stop_was_for() -> None:
     [submitted] = own([listed(status="RUNNING")], URL)
-    told = JobReport("job", 1, Phase.ENDED, Outcome.STOPPED)
+    report = JobReport("job", 1, Phase.ENDED, Outcome.STOPPED)
 
-    assert present_report(submitted, told, Outcome.REQUEUED).outcome is Outcome.REQUEUED
-    assert present_report(submitted, told, None).outcome is Outcome.STOPPED
-    completed = replace(told, outcome=Outcome.COMPLETED)
+    assert present_report(submitted, report, Outcome.REQUEUED).outcome is Outcome.REQUEUED
+    assert present_report(submitted, report, None).outcome is Outcome.STOPPED
+    completed = replace(report, outcome=Outcome.COMPLETED)
     assert present_report(submitted, completed, Outcome.REQUEUED) == completed
 
 
