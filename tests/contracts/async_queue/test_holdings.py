@@ -30,7 +30,7 @@ class Place:
             await self.other.requests.submit(request, parks=False)
 
     async def lose_reply(self, question: "asyncio.Task[object]") -> None:
-        """Let Redis answer, and nobody hear it."""
+        """Let Redis answer, and lose its reply."""
         self.relay.replies.clear()
         with suppress(QueueUnavailableError):
             await question

@@ -25,7 +25,7 @@ async def world(server: RedisServer) -> AsyncIterator[World]:
 
 
 async def commands_of(world: World, work: Callable[[World], Awaitable[object]]) -> int:
-    """Commands that Redis runs for it, those of scripts included."""
+    """Count the commands that Redis runs for the work, those of scripts included."""
 
     def calls() -> int:
         assert world.redis is not None

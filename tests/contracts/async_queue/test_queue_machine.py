@@ -99,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         """The last acknowledged write, as the script of that name and its arguments."""
 
     def both(self, work: "Any") -> Any:
-        """The same on both queues. Returns what it returned, which is the same."""
+        """Do the same on both queues; return the result, which must be equal."""
 
         async def outcome(world: World) -> Any:
             try:

@@ -28,7 +28,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
 
 
 class Losing:
-    """A world whose Redis can lose what it was told."""
+    """A world whose Redis can lose writes."""
 
     def __init__(self, world: World, client: QueueClient, own: "redis.Redis") -> None:
         self.world = world

@@ -16,7 +16,7 @@ from tests.upstream.oddities.reading import PATHS, Understood, request_body, und
 
 @asynccontextmanager
 async def replica(behaviour: Behaviour, dialects: tuple[str, ...] | None = None) -> AsyncIterator[Wire]:
-    """The whole path to a server that behaves so. `dialects`: what its target states that it speaks."""
+    """The whole path to a server with this behaviour. `dialects`: those that its target states."""
     async with wired(PathRig()) as wire:
         stated = None if dialects is None else tuple(name.upper() for name in dialects)
         wire.rig.directory.add_slug(SLUG, replace(platform(), dialects=stated))
@@ -26,7 +26,7 @@ async def replica(behaviour: Behaviour, dialects: tuple[str, ...] | None = None)
 
 
 async def ask(wire: Wire, caller: str, stream: bool = True) -> tuple[int, bytes, Understood]:
-    """The status, the body, and what the caller understands of it."""
+    """Call; return the status, the body, and what the caller understands of it."""
     return await ask_on(wire, PATHS[caller], request_body(caller, SLUG, stream), caller)
 
 

@@ -207,7 +207,7 @@ async def test_delivered_text_counts_where_odd_bytes_report_nothing(name: str, o
 
 @pytest.mark.parametrize("label", LABELS)
 async def test_speech_as_json_is_renamed_and_counted(label: str | None) -> None:
-    """Servers that put the sound into JSON exist; nobody holds it."""
+    """Some servers put the sound into JSON."""
     case = Case("/v1/audio/speech", SPEECH, {"model": TARGET_MODEL, "audio": SOUND, "usage": USAGE})
     body, billed = await answered(case, body_of(case), label)
     assert SOUND.encode() in body

@@ -82,7 +82,7 @@ class Launcher:
         return await eventually(look, lambda: f"{what}\n{self.said}\n{self.control.history}", every_s=0.02)
 
     async def replicas(self, count: int) -> list[str]:
-        """The list at control, once it has so many entries."""
+        """Wait until control's list has this many entries; return it."""
         await self.until(lambda: len(self.control.replicas) == count, f"{count} replicas are listed")
         return self.control.replicas
 

@@ -34,7 +34,7 @@ def identified(world: World) -> Identified:
 
 
 def shape(world: World, caller: Identified) -> Shape:
-    """Look up the only slug, and make what its call leaves."""
+    """Look up the only slug, and make the shape that its call leaves."""
     route = world.route("g", SLUG)
     assert route is not None
     credential = world.directory.secret("s")

@@ -425,7 +425,7 @@ class SlowWaker(Waker):
 
 
 async def test_wakes_of_one_deployment_share_a_report_that_is_under_way(machine: Machine) -> None:
-    """A tenant who wakes in a flood takes no more of the way to control than one who wakes once."""
+    """A flood of wakes by one tenant takes no more of the channel to control than one wake."""
     machine.deploy(Deployment("d1", "SCALED_TO_ZERO"), Deployment("d2", "SCALED_TO_ZERO"))
     worker = await machine.worker()
     other = await machine.worker()

@@ -55,7 +55,7 @@ class Bucket:
         return sum(event.count for event in self.events if event.passed_ms + self.window_ms >= now.passed_ms)
 
     def most(self, now: Moment, granule_ms: int, resumed_ms: int) -> int:
-        """The count of a log that forgets a granule later, and what came before `resumed_ms` as late as if it had come
+        """The count of a log that forgets a granule later; events before `resumed_ms` leave as late as if they had come
         then."""
         oldest_ms = now.passed_ms - self.window_ms - (granule_ms - 1 if self.was_merged else 0)
         return sum(event.most for event in self.events if max(event.passed_ms, resumed_ms) >= oldest_ms)

@@ -29,7 +29,7 @@ SECONDLY = plan_of(group("secondly", {RPS: 2}))
 
 @dataclass
 class Observed:
-    """`steps`: what the counters told of servers' clocks, in whole seconds."""
+    """`steps`: the steps of servers' clocks that the counters reported, in whole seconds."""
 
     counters: RedisCounters
     steps: list[tuple[str, int]] = field(default_factory=list)

@@ -72,7 +72,7 @@ class World:
         return len(self.replica.received)
 
     async def probed(self, times: int = 1) -> None:
-        """Return when so many more probes have been counted."""
+        """Wait until this many more probes have been counted."""
         expected = self.prober.outcomes.total() + times
         await eventually(lambda: self.prober.outcomes.total() >= expected)
 

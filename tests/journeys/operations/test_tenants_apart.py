@@ -129,7 +129,7 @@ async def test_tenant_that_fills_its_share_does_not_block_another(
 
 
 class Holder:
-    """Holds so many connections to a port with the same bytes. One that is closed is opened again after a second."""
+    """Holds connections to a port, each with the same bytes. A closed one is opened again after a second."""
 
     def __init__(self, url: str, connections: int, data: bytes) -> None:
         at = urlsplit(url)

@@ -48,6 +48,6 @@ async def ask(stage: Stage, key: str, calls: int) -> None:
 
 
 async def traffic(stage: Stage, calls: int, period: str = "hour") -> Any:
-    """The slug's item, once it shows so many calls."""
+    """Return the slug's item if it shows this many calls."""
     answer = await stage.operator.call("GET", "/v1/gateway/traffic", period=period, slug=stage.slug)
     return next((item for item in answer["items"] if item["calls"] == calls), None)

@@ -8,7 +8,7 @@ from tests.journeys.replicas.model_servers import ModelServers
 
 
 async def shows(crowd: Crowd, status: str, active: int) -> None:
-    """Return when the deployment has this status and so many active replicas."""
+    """Wait until the deployment has this status and this many active replicas."""
 
     async def look() -> bool:
         deployment = await crowd.stage.operator.call("GET", crowd.deployment)
@@ -18,7 +18,7 @@ async def shows(crowd: Crowd, status: str, active: int) -> None:
 
 
 async def ask(crowd: Crowd, name: str, count: int) -> Counter[int]:
-    """The statuses of so many calls, one after another."""
+    """Make `count` calls one after another; return their statuses."""
     for number in range(count):
         crowd.call_slug("quiet-1", f"{name}.{number}")
         await crowd.tasks[f"{name}.{number}"]

@@ -49,7 +49,7 @@ def reported(output: int) -> bytes:
 
 
 async def billed_after_disconnect(rig: PathRig, *pieces: bytes) -> Tokens:
-    """Return what a caller is billed that disconnects after these pieces."""
+    """Return the tokens that are billed to a caller that disconnects after these pieces."""
     upstream = streamed(*pieces, asyncio.Event())
     rig.upstream.will(upstream)
     call = asyncio.create_task(rig.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))

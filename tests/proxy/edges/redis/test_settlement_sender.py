@@ -76,7 +76,7 @@ async def world() -> World:
 
 
 def settlement(number: int, key: str = KEY, groups: int = 1, given_back: bool = False) -> Settlement:
-    """A settlement no two figures of which are the same."""
+    """A settlement whose figures all differ."""
     buckets = tuple((f"g{group}", 10 + group) for group in range(groups))
     reservation = Reservation(
         key=key,

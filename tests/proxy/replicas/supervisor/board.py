@@ -48,7 +48,7 @@ class Board:
     # Workers.
 
     def ask(self, number: int, turn: str = "g1", **more: str) -> Said | None:
-        """A call of worker 0 asks; what it is told at once."""
+        """Ask for a replica as a call of worker 0; return the immediate answer."""
         where = Where(more.get("environment"), more.get("deployment"))
         want = Wanted(more.get("workspace", "w1"), more.get("model", "m1"), where, turn)
         return self._after(number, lambda id: self.switchboard.ask(id, want))
