@@ -31,7 +31,7 @@ _DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 class NodeActor:
-    """The far side of `parts.Node`. Ray runs its methods on one event loop."""
+    """The far side of `driver_parts.Node`. Ray runs its methods on one event loop."""
 
     def __init__(self, launch: RayLaunch, rank: int) -> None:
         self._launch = launch

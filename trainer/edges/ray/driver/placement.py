@@ -122,7 +122,7 @@ class Whereabouts:
 
 
 class RayNode:
-    """Satisfies `parts.Node`."""
+    """Satisfies `driver_parts.Node`."""
 
     def __init__(self, actor: Any, whereabouts: Whereabouts) -> None:
         self._actor = actor
