@@ -256,7 +256,5 @@ class OperatorClient:
 def models(slug: str, *limits: tuple[str, str, int]) -> list[Any]:
     """A group's `models` with one slug and these limits: (type, unit, threshold)."""
     all_limits = [{"type": type, "unit": unit, "threshold": threshold} for type, unit, threshold in limits]
-    rates = [limit for limit in all_limits if limit["unit"] != "DAY"]
-    return [
-        {"slug": slug, "rate_limits": rates, "usage_limits": [limit for limit in all_limits if limit["unit"] == "DAY"]}
-    ]
+    rates = [limit for limit in all_limits if limit["unit"] in ("SECOND", "MINUTE")]
+    return [{"slug": slug, "rate_limits": rates, "usage_limits": [one for one in all_limits if one not in rates]}]
