@@ -155,8 +155,8 @@ async def check_starts(usage: UsageCounters, buckets: int) -> None:
     await usage.start(starts)
     await usage.start(starts[:3])
     for start in starts:
-        used = await usage.used([Meter(start.bucket, *kind) for kind in CALENDAR_KINDS])
-        assert [one.amount for one in used] == [one.amount for one in start.counts]
+        amounts = [one.amount for one in await usage.used([Meter(start.bucket, *kind) for kind in CALENDAR_KINDS])]
+        assert amounts == [one.amount for one in start.counts]
 
 
 async def test_control_starts_limits_of_many_buckets(usage: UsageCounters) -> None:

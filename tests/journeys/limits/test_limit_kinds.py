@@ -10,9 +10,10 @@ from tests.journeys.limits.test_limits_live import Answer
 from tests.journeys.limits.test_limits_live import ask as call
 from tests.journeys.product import models
 
-REQUESTS_A_DAY, REQUESTS_A_MONTH = ("REQUEST", "DAY"), ("REQUEST", "MONTH")
+REQUESTS_A_DAY = ("REQUEST", "DAY")
+REQUESTS_A_MONTH = ("REQUEST", "MONTH")
 IN_A_ROW = 8
-"""So many answers that agree are those of both workers."""
+"""Number of equal answers in a row that come from both workers."""
 
 
 class Caller:
@@ -85,8 +86,8 @@ async def test_usage_limits_admit_what_the_committed_calls_left_of_them(caller: 
 
 def set_limit(stage: Stage, limit: str) -> None:
     words = ("groups", "set", stage.name, "--limit", f"{stage.slug}:{limit}", "--data", str(stage.product.data))
-    done = stage.product.run(*words)
-    assert done.returncode == 0, done.stderr
+    result = stage.product.run(*words)
+    assert result.returncode == 0, result.stderr
 
 
 async def test_kind_set_by_a_command_is_enforced_named_counted_and_exported(caller: Caller) -> None:

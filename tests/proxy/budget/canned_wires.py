@@ -187,11 +187,11 @@ class CannedTimer:
         self._is_cancelled = True
 
     def cancelled(self) -> bool:
-        """Whether it will not expire."""
+        """Return whether the timer was cancelled, so that it will not expire."""
         return self._is_cancelled
 
     def when(self) -> float:
-        """When it expires, by the loop's time."""
+        """Return the time of the loop at which the timer expires."""
         return self.at_s
 
     def __lt__(self, other: "CannedTimer") -> bool:
