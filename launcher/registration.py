@@ -37,8 +37,8 @@ class Registration:
         self._fleet = fleet
         self._wake_url = wake_url
         self._say = say
-        self._told: tuple[str, ...] | None = None
-        self._shown: tuple[str, ...] = ()  # the same list as control writes it
+        self._sent_list: tuple[str, ...] | None = None
+        self._control_list: tuple[str, ...] = ()  # the same list as control writes it
         self._problem = ""
         self.has_changed = asyncio.Event()
         self.health: HealthCheck | None = None
@@ -91,14 +91,14 @@ class Registration:
     async def _keep_in_step(self) -> bool:
         """Tell what is new and look at the rest. Returns whether control answered as expected."""
         try:
-            if self._told != self._fleet.wanted_list:
+            if self._sent_list != self._fleet.wanted_list:
                 await self._tell_list(self._fleet.wanted_list)
             deployment = await self._control.read()
             if deployment["wake_url"] != self._wake_url:
                 raise SupersededError
             self._observe(deployment)
-            if tuple(deployment["replicas"]) != self._shown:
-                self._told = None  # somebody else changed it, or an older database was restored
+            if tuple(deployment["replicas"]) != self._control_list:
+                self._sent_list = None  # somebody else changed it, or an older database was restored
                 self.has_changed.set()
             await self._move(str(deployment["status"]))
         except ControlAwayError as away:
@@ -112,8 +112,8 @@ class Registration:
 
     async def _tell_list(self, urls: tuple[str, ...]) -> None:
         answer = await self._control.list_replicas(urls)
-        self._told = urls
-        self._shown = tuple(answer["replicas"])
+        self._sent_list = urls
+        self._control_list = tuple(answer["replicas"])
         self._fleet.listed(time.monotonic(), urls)
 
     async def _move(self, present: str) -> None:

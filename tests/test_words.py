@@ -19,6 +19,8 @@ ROOMS_OF_DOCSTRINGS = ("bench", "commands", "control", "deploy", "launcher", "po
 ROOMS_OF_ASSIGNMENTS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
 ROOMS_OF_VARIABLES = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
 
+ROOMS_OF_FIELDS = ("commands", "deploy", "launcher", "runtime", "trainer")
+
 DEPENDENT = frozenset(
     (
         *("After", "Also", "Although", "And", "As", "At", "Because", "Before", "Behind", "Beside", "Between", "But"),
@@ -81,9 +83,29 @@ def variables_are_nouns(sources: Sources) -> list[str]:
     for module in sources.values():
         for node in (node for function in functions(module) for node in ast.walk(function)):
             match node:
-                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) if name.strip("_") in PARTICIPLES:
-                    problems.add(module.at(node, f"{name!r} is a participle: name the thing"))
+                case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                    problems |= participle(module, node, name)
     return sorted(problems)
+
+
+def fields_are_nouns(sources: Sources) -> list[str]:
+    """A field of a class, annotated in its body or assigned to `self`, is named after what it is."""
+    problems: set[str] = set()
+    for module in sources.values():
+        members = [one.target for node in module.classes for one in node.body if isinstance(one, ast.AnnAssign)]
+        for node in (*members, *module.nodes):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                    problems |= participle(module, node, name)
+                case ast.Name(id=name) if node in members:
+                    problems |= participle(module, node, name)
+    return sorted(problems)
+
+
+def participle(module: Module, node: ast.AST, name: str) -> set[str]:
+    """Return the problem, if the name is a participle."""
+    is_one = name.strip("_") in PARTICIPLES
+    return {module.at(node, f"{name!r} is a participle: name the thing")} if is_one else set()
 
 
 def statements_assign_one_thing(sources: Sources) -> list[str]:
@@ -180,6 +202,7 @@ RULES: tuple[tuple[Rule, tuple[str, ...]], ...] = (
     (docstrings_stand_alone, ROOMS_OF_DOCSTRINGS),
     (statements_assign_one_thing, ROOMS_OF_ASSIGNMENTS),
     (variables_are_nouns, ROOMS_OF_VARIABLES),
+    (fields_are_nouns, ROOMS_OF_FIELDS),
     (log_lines_are_sentences, PACKAGES),
     (log_lines_name_a_cause, PACKAGES),
 )
@@ -201,6 +224,8 @@ def test_sources_keep_to_the_words(rule: Rule, rooms: tuple[str, ...]) -> None:
         (statements_assign_one_thing, "def f():\n    a, b = 1, 2"),
         (variables_are_nouns, "def f():\n    found = 1"),
         (variables_are_nouns, "def f(*, given): ..."),
+        (fields_are_nouns, "class A:\n    seen: int = 1"),
+        (fields_are_nouns, "class A:\n    def f(self):\n        self._told = 1"),
         (log_lines_are_sentences, 'log.info("stopped.")'),
         (log_lines_are_sentences, 'self._log.log(level, "Stopped after %d s")'),
         (log_lines_are_sentences, 'LINE = "Stopped"\n_log.exception(LINE)'),

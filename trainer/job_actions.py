@@ -35,7 +35,7 @@ class JobActions:
         self._hosts: dict[str, tuple[str, ...]] = {}
         self._not_before: dict[str, float] = {}
         self._pauses: dict[str, float] = {}
-        self.asked: dict[tuple[str, int], Outcome] = {}
+        self.stop_outcomes: dict[tuple[str, int], Outcome] = {}
         self.failed_starts: dict[tuple[str, int], str] = {}
         self.forgotten: set[str] = set()
 
@@ -58,7 +58,7 @@ class JobActions:
 
     def keep_only(self, job_ids: set[str]) -> None:
         """Forget what is remembered of other jobs: nothing is left of them."""
-        self.asked = {key: value for key, value in self.asked.items() if key[0] in job_ids}
+        self.stop_outcomes = {key: value for key, value in self.stop_outcomes.items() if key[0] in job_ids}
         self.failed_starts = {key: value for key, value in self.failed_starts.items() if key[0] in job_ids}
         self.forgotten &= job_ids
         for remembered in (self._not_before, self._pauses):
@@ -86,7 +86,7 @@ class JobActions:
                     await self._start(action)
                 case Stop(job_id, attempt, outcome):
                     await self._backend.stop(job_id, outcome)
-                    self.asked[job_id, attempt] = outcome
+                    self.stop_outcomes[job_id, attempt] = outcome
                 case Forget():
                     await self._forget(action)
         except (BackendAwayError, ControlAwayError) as error:  # the sync loop reports outages and decides again

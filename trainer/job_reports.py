@@ -18,7 +18,7 @@ _RAN = (Outcome.COMPLETED, Outcome.FAILED)
 def reports(wanted_state: WantedState | None, view: View) -> tuple[JobReport, ...]:
     """One report for each job that there is something to tell of. `wanted_state`: control's last answer."""
     jobs = {job.job_id: job for job in wanted_state.jobs} if wanted_state else {}
-    all_reports = [_of_seen(jobs, observation, view, wanted_state is None) for observation in view.seen.values()]
+    all_reports = [_of_seen(jobs, observation, view, wanted_state is None) for observation in view.reports.values()]
     return (*(report for report in all_reports if report), *_of_missing(jobs, view))
 
 
@@ -60,10 +60,10 @@ def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport
             if job.job_id in view.forgotten:
                 yield JobReport(job.job_id, job.attempt, Phase.ENDED, is_forgotten=True)
         elif job.status in PLACED:
-            observation = view.seen.get(job.job_id)
+            observation = view.reports.get(job.job_id)
             if observation is None or observation.attempt != job.attempt:
                 yield _report_of_loss(job, view.failed_starts.get((job.job_id, job.attempt)))
-        elif job.wanted is Wanted.RUN and job.job_id not in view.seen:
+        elif job.wanted is Wanted.RUN and job.job_id not in view.reports:
             yield JobReport(job.job_id, job.attempt, Phase.WAITING)
 
 

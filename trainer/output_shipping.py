@@ -33,11 +33,11 @@ class Shipping:
         self._backend = backend
         self._control = control
         self._clock = clock
-        self._seen = first
+        self._report = first
         self._has_news = asyncio.Event()
         self._offsets: dict[int, int] = {}
         self._ended_ranks: set[int] = set()
-        self._told: Sequence[CheckpointReport] | None = None
+        self._checkpoints: Sequence[CheckpointReport] | None = None
         self._is_refused = self._has_more = False
         self._stalled_since: float | None = None
         self._ended_since = clock() if first.phase is Phase.ENDED else None
@@ -45,7 +45,7 @@ class Shipping:
 
     @property
     def attempt(self) -> int:
-        return self._seen.attempt
+        return self._report.attempt
 
     @property
     def is_overdue(self) -> bool:
@@ -54,14 +54,14 @@ class Shipping:
 
     @property
     def has_ended(self) -> bool:
-        return self._seen.phase is Phase.ENDED
+        return self._report.phase is Phase.ENDED
 
     def saw(self, report: JobReport) -> None:
         """Take in what is observed of the attempt now."""
-        if report != self._seen:
+        if report != self._report:
             if report.phase is Phase.ENDED and self._ended_since is None:
                 self._ended_since = self._clock()
-            self._seen = report
+            self._report = report
             self._has_news.set()
 
     def control_is_away(self) -> None:
@@ -97,14 +97,14 @@ class Shipping:
             self._stalled_since = self._stalled_since or self._clock()
             log.exception(
                 "Output of job %s could not be delivered; retrying in %g s. Please report this bug.",
-                *(self._seen.job_id, FAILURE_PAUSE_S),
+                *(self._report.job_id, FAILURE_PAUSE_S),
             )
             return FAILURE_PAUSE_S
         return 0 if self._has_more else PAUSE_S
 
     async def deliver(self) -> None:
         """Deliver what there is now, of each node a bounded part."""
-        observation = self._seen
+        observation = self._report
         is_complete = True
         self._has_more = False
         try:
@@ -146,17 +146,17 @@ class Shipping:
         return False
 
     async def _tell_checkpoints(self) -> None:
-        checkpoints = await self._backend.checkpoints(self._seen.job_id, self.attempt)
+        checkpoints = await self._backend.checkpoints(self._report.job_id, self.attempt)
         # At first also none: some may have vanished.
-        if self._told is not None and list(checkpoints) == list(self._told):
+        if self._checkpoints is not None and list(checkpoints) == list(self._checkpoints):
             return
         try:
-            await self._control.checkpoints(self._seen.job_id, self.attempt, checkpoints)
+            await self._control.checkpoints(self._report.job_id, self.attempt, checkpoints)
         except ControlRefusedError as refused:
             log.warning(
                 "Control refused the checkpoints of job %s, attempt %d (%s); its list does not show the latest.",
-                self._seen.job_id,
+                self._report.job_id,
                 self.attempt,
                 cause_of(refused),
             )
-        self._told = checkpoints
+        self._checkpoints = checkpoints

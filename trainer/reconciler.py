@@ -48,7 +48,7 @@ class View:
     """The knowledge of a trainer at one sync: both what it reports and what it does follow from it."""
 
     hosts: Sequence[Host] = ()
-    seen: Mapping[str, JobReport] = field(default_factory=dict)
+    reports: Mapping[str, JobReport] = field(default_factory=dict)
     """The backend's observation of each job."""
     busy: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Jobs that an action is under way for, and the hosts that a start takes. Nothing is concluded about them."""
@@ -56,7 +56,7 @@ class View:
     """The observation at which control last got all output and checkpoints of a job."""
     overdue: frozenset[str] = frozenset()
     """Jobs whose end is reported although control does not have all their output."""
-    asked: Mapping[tuple[str, int], Outcome] = field(default_factory=dict)
+    stop_outcomes: Mapping[tuple[str, int], Outcome] = field(default_factory=dict)
     """The attempts that were asked to end."""
     unclaimable: frozenset[str] = frozenset()
     """Jobs that control did not let start a moment ago."""
@@ -83,14 +83,16 @@ Known = Mapping[str, WantedJob]
 def actions(wanted_state: WantedState, view: View, knowledge: Known) -> list[Action]:
     """Return what to do now: ends first, then starts in their order."""
     jobs = {job.job_id: job for job in wanted_state.jobs}
-    ids = [*jobs, *(job_id for job_id in sorted(view.seen) if job_id not in jobs)]
-    candidates = [_action(jobs.get(job_id), view.seen.get(job_id), view) for job_id in ids if job_id not in view.busy]
+    ids = [*jobs, *(job_id for job_id in sorted(view.reports) if job_id not in jobs)]
+    candidates = [
+        _action(jobs.get(job_id), view.reports.get(job_id), view) for job_id in ids if job_id not in view.busy
+    ]
     ends = {action.job_id: action for action in candidates if action}
     stop_ids = {job_id for job_id, action in ends.items() if isinstance(action, Stop)}
     decision = _placement(wanted_state, view, knowledge, stop_ids)
     for job_id in decision.preempted:
-        if job_id in view.seen and job_id not in view.busy:
-            ends.setdefault(job_id, Stop(job_id, view.seen[job_id].attempt, Outcome.REQUEUED))
+        if job_id in view.reports and job_id not in view.busy:
+            ends.setdefault(job_id, Stop(job_id, view.reports[job_id].attempt, Outcome.REQUEUED))
     new_ends = (end for end in ends.values() if not (isinstance(end, Stop) and _was_asked(end, view)))
     return [*new_ends, *(Start(job_id, jobs[job_id].attempt, hosts) for job_id, hosts in decision.starts.items())]
 
@@ -113,7 +115,7 @@ def _action(job: WantedJob | None, report: JobReport | None, view: View) -> Acti
 
 
 def _was_asked(stop: Stop, view: View) -> bool:
-    return view.asked.get((stop.job_id, stop.attempt)) in (stop.outcome, Outcome.STOPPED)
+    return view.stop_outcomes.get((stop.job_id, stop.attempt)) in (stop.outcome, Outcome.STOPPED)
 
 
 def _placement(wanted_state: WantedState, view: View, knowledge: Known, stop_ids: set[str]) -> Decision:
@@ -121,12 +123,14 @@ def _placement(wanted_state: WantedState, view: View, knowledge: Known, stop_ids
         _candidate(job)
         for job in wanted_state.jobs
         if job.wanted is Wanted.RUN and job.status in QUEUED
-        if job.job_id not in view.seen and job.job_id not in view.busy and job.job_id not in view.unclaimable
+        if job.job_id not in view.reports and job.job_id not in view.busy and job.job_id not in view.unclaimable
     ]
-    running = [report for report in view.seen.values() if report.phase is not Phase.ENDED]
+    running = [report for report in view.reports.values() if report.phase is not Phase.ENDED]
     strangers = {node.host for report in running if report.job_id not in knowledge for node in report.nodes}
     hosts = [host for host in view.hosts if host.name not in strangers]  # how much they leave is not known
-    ending = stop_ids | {job_id for job_id, attempt in view.asked if attempt == _attempt(view.seen.get(job_id))}
+    ending = stop_ids | {
+        job_id for job_id, attempt in view.stop_outcomes if attempt == _attempt(view.reports.get(job_id))
+    }
     placed = [*_running(running, knowledge, ending), *_starting(view, knowledge)]
     return decide(hosts, placed, queue)
 
@@ -143,7 +147,7 @@ def _running(running: Iterable[JobReport], knowledge: Known, ending: set[str]) -
 
 def _starting(view: View, knowledge: Known) -> Iterator[Placed]:
     for job_id, hosts in view.busy.items():
-        if hosts and job_id not in view.seen and (job := knowledge.get(job_id)):
+        if hosts and job_id not in view.reports and (job := knowledge.get(job_id)):
             yield Placed(_candidate(job), hosts)
 
 

@@ -48,13 +48,13 @@ class SyncLoop:
         self._changed = asyncio.Event()
         self._actions = JobActions(backend, control, clock, self._changed.set)
         self._shippings: dict[str, tuple[Shipping, asyncio.Task[None]]] = {}
-        self._wanted: WantedState | None = None
-        self._known: dict[str, WantedJob] = {}
+        self._wanted_state: WantedState | None = None
+        self._jobs: dict[str, WantedJob] = {}
         self._control_outage = OutageLog(log, START_S, clock)
         self._backend_outage = OutageLog(log)
         self._rivalry = OutageLog(log)
         self._is_open = self._is_stopping = False
-        self._told: Mapping[str, JobReport] = {}
+        self._last_reports: Mapping[str, JobReport] = {}
         self.has_synced = asyncio.Event()
         """Set at the first answer of control."""
 
@@ -90,7 +90,7 @@ class SyncLoop:
         busy = self._actions.busy  # before observing: what ends meanwhile may be observed too early
         hosts, observations, reason = await self._observe()
         view = self._view(hosts, observations, busy)
-        job_reports = reports(self._wanted, view) if reason is None else ()
+        job_reports = reports(self._wanted_state, view) if reason is None else ()
         report = BackendReport(
             self._name, self._backend.name, reason, self._backend.has_sessions, tuple(view.hosts), job_reports
         )
@@ -98,9 +98,9 @@ class SyncLoop:
             for shipping, _ in self._shippings.values():
                 shipping.control_is_away()
             return False
-        self._wanted = wanted_state
-        self._told = {job.job_id: job for job in job_reports}
-        self._known |= {job.job_id: job for job in wanted_state.jobs if job.status not in ENDED}
+        self._wanted_state = wanted_state
+        self._last_reports = {job.job_id: job for job in job_reports}
+        self._jobs |= {job.job_id: job for job in wanted_state.jobs if job.status not in ENDED}
         if reason is None:
             self._act(wanted_state, view)
         return True
@@ -154,11 +154,11 @@ class SyncLoop:
         shippings = {job_id: shipping for job_id, (shipping, _) in self._shippings.items()}
         return View(
             hosts=hosts,
-            seen={report.job_id: report for report in states},
+            reports={report.job_id: report for report in states},
             busy=busy,
             covered={job_id: one.covered for job_id, one in shippings.items() if one.covered},
             overdue=frozenset(job_id for job_id, one in shippings.items() if one.is_overdue),
-            asked=self._actions.asked,
+            stop_outcomes=self._actions.stop_outcomes,
             unclaimable=self._actions.unclaimable,
             failed_starts=self._actions.failed_starts,
             forgotten=frozenset(self._actions.forgotten),
@@ -167,17 +167,17 @@ class SyncLoop:
     def _act(self, wanted_state: WantedState, view: View) -> None:
         """Begin what is missing, and follow what the backend has."""
         deleted = {job.job_id for job in wanted_state.jobs if job.wanted is Wanted.FORGET}
-        self._ship({id: report for id, report in view.seen.items() if id not in deleted and id not in view.busy})
+        self._ship({id: report for id, report in view.reports.items() if id not in deleted and id not in view.busy})
         if self._is_stopping:
             return
         self._on_terminals(wanted_state.terminals)
-        for action in actions(wanted_state, view, self._known):
+        for action in actions(wanted_state, view, self._jobs):
             if isinstance(action, Forget):
                 self._end_shipping(action.job_id)
             self._actions.begin(action)
-        alive = {job.job_id for job in wanted_state.jobs} | view.seen.keys() | self._actions.busy.keys()
+        alive = {job.job_id for job in wanted_state.jobs} | view.reports.keys() | self._actions.busy.keys()
         self._actions.keep_only(alive)
-        self._known = {job_id: job for job_id, job in self._known.items() if job_id in alive}
+        self._jobs = {job_id: job for job_id, job in self._jobs.items() if job_id in alive}
 
     def _ship(self, observations: Mapping[str, JobReport]) -> None:
         """Keep a shipping for each of these attempts, and no other."""
@@ -220,5 +220,5 @@ class SyncLoop:
         return not all(self._is_told_all(job_id) for job_id in ended)
 
     def _is_told_all(self, job_id: str) -> bool:
-        report = self._told.get(job_id)
+        report = self._last_reports.get(job_id)
         return report is not None and report.phase is Phase.ENDED and not report.is_syncing

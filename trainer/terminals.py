@@ -31,14 +31,14 @@ class Terminals:
         self._dialler = dialler
         self._places = Places(MAX_OPEN, "shells")
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._taken: set[str] = set()
+        self._terminal_ids: set[str] = set()
 
     def connect(self, terminals: Sequence[WantedTerminal]) -> None:
         """Connect those that were not asked for before. Returns at once. Control repeats what it waits for."""
         ids = {one.terminal_id for one in terminals}
-        self._taken &= ids | self._tasks.keys()
+        self._terminal_ids &= ids | self._tasks.keys()
         for one in terminals:
-            if one.terminal_id not in self._taken:
+            if one.terminal_id not in self._terminal_ids:
                 with suppress(NoPlaceError):  # control repeats it, or its browser gives up
                     self._places.acquire(one.workspace_id)
                     self._begin(one)
@@ -51,7 +51,7 @@ class Terminals:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _begin(self, terminal: WantedTerminal) -> None:
-        self._taken.add(terminal.terminal_id)
+        self._terminal_ids.add(terminal.terminal_id)
         task = asyncio.create_task(self._serve(terminal))
         self._tasks[terminal.terminal_id] = task
         task.add_done_callback(partial(self._forget, terminal))
@@ -103,13 +103,13 @@ class _Typed:
     """The typed input that waits for the shell. Reading from control goes on meanwhile, to notice its end."""
 
     def __init__(self) -> None:
-        self.waiting: asyncio.Queue[bytes | Size] = asyncio.Queue()
+        self.queue: asyncio.Queue[bytes | Size] = asyncio.Queue()
         self.bytes = 0
 
     def add(self, one: bytes | Size) -> bool:
         """Add input; return whether there was room."""
         self.bytes += _size_of(one)
-        self.waiting.put_nowait(one)
+        self.queue.put_nowait(one)
         return self.bytes <= MAX_TYPED_BYTES
 
 
@@ -132,6 +132,6 @@ async def _receive(control: ControlSocket, typed: _Typed) -> str | None:
 
 async def _type(shell: Terminal, typed: _Typed) -> None:
     while True:
-        one = await typed.waiting.get()
+        one = await typed.queue.get()
         await (shell.resize(one.columns, one.rows) if isinstance(one, Size) else shell.write(one))
         typed.bytes -= _size_of(one)

@@ -25,21 +25,21 @@ class ExportFileError(ManagementError):
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """The content of the state: what was asked for, and the position behind the file's last event."""
+    """The content of the state: the flags of the export, and the position behind the file's last event."""
 
-    asked: Mapping[str, Any]
+    flags: Mapping[str, Any]
     position: Mapping[str, Any]
     length: int
     """The length of the file, in bytes."""
 
 
 class ExportFile:
-    """An open export, locked for this process. `kept` is None until `begin` or an earlier run wrote a state."""
+    """An open export, locked for this process. `state` is None until `begin` or an earlier run wrote a state."""
 
     def __init__(self, path: Path, fd: int, content: ExportState | None) -> None:
         self._path = path
         self._fd = fd
-        self.kept = content
+        self.state = content
 
     def begin(self, flags: Mapping[str, Any], position: Mapping[str, Any]) -> None:
         """Write the first state. The file is empty. Raises ExportFileError."""
@@ -47,8 +47,8 @@ class ExportFile:
 
     def append(self, text: str, position: Mapping[str, Any]) -> None:
         """Write the text, then the position behind it. Raises ExportFileError."""
-        assert self.kept is not None, "begin comes first"
-        length = self.kept.length
+        assert self.state is not None, "begin comes first"
+        length = self.state.length
         rest = memoryview(text.encode())
         try:
             while rest:
@@ -58,15 +58,15 @@ class ExportFile:
             os.fsync(self._fd)
         except OSError as error:
             raise self._failed(error) from None
-        self._keep(ExportState(self.kept.asked, position, length))
+        self._keep(ExportState(self.state.flags, position, length))
 
     def _keep(self, content: ExportState) -> None:
-        state = {"asked": content.asked, "position": content.position, "bytes": content.length}
+        state = {"asked": content.flags, "position": content.position, "bytes": content.length}
         try:
             replace_file(_state_of(self._path), json.dumps(state, ensure_ascii=False, indent=2) + "\n")
         except OSError as error:
             raise self._failed(error) from None
-        self.kept = content
+        self.state = content
 
     def _failed(self, error: OSError) -> ExportFileError:
         return ExportFileError(f"{self._path} cannot be written: {error.strerror}. The same command goes on from here")

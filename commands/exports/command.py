@@ -51,9 +51,9 @@ class _StandardOutput:
 
 def _position(file: "ExportFile", output: Path, listing: Listing, flags: Mapping[str, Any]) -> Position:
     """Return where the file's export goes on, or begin it."""
-    if file.kept is not None:
-        _check_same(output, file.kept.asked, flags)
-        return Position.from_state(file.kept.position, listing.noun)
+    if file.state is not None:
+        _check_same(output, file.state.flags, flags)
+        return Position.from_state(file.state.position, listing.noun)
     at = _first_position(flags)
     file.begin(flags, at.state(listing.noun))
     return at

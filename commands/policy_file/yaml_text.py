@@ -71,7 +71,7 @@ class _Reader:
 
     def __init__(self, events: Iterator[yaml.Event], places: frozenset[Place] = frozenset()) -> None:
         self._events = events
-        self._wanted = places
+        self._places = places
         self._lines: dict[Place, int] = {}
         self._path: list[str | int] = []
 
@@ -93,7 +93,7 @@ class _Reader:
         return self._lines.get(place, 1)
 
     def _value(self, event: yaml.Event) -> Any:
-        if self._wanted:
+        if self._places:
             self._note(event)
         if len(self._path) > MAX_DEPTH:
             raise _refusal(event, f"nested deeper than {MAX_DEPTH} levels")
@@ -108,7 +108,7 @@ class _Reader:
     def _note(self, event: yaml.Event) -> None:
         """Keep the event's line, if its place is wanted and has none yet: a value's key comes first."""
         place = tuple(self._path)
-        if place in self._wanted:
+        if place in self._places:
             self._lines.setdefault(place, event.start_mark.line + 1)
 
     def _list(self) -> list[Any]:
@@ -127,7 +127,7 @@ class _Reader:
             if event.value in members:
                 raise _refusal(event, f"{event.value!r} is given twice")
             self._path.append(event.value)
-            if self._wanted:
+            if self._places:
                 self._note(event)
             members[event.value] = self._value(next(self._events))
             self._path.pop()

@@ -23,7 +23,7 @@ class JournaledCall:
     """A call as a journal has it. `tokens`: input, output, cached input; None while it is open."""
 
     key: str
-    kept: str
+    state: str
     workspace_id: str
     entity: str
     slug: str
@@ -57,13 +57,13 @@ class JournalCheck:
     """Events of the window without a call in the journals: older than what they keep, or of other machines."""
     unknown: list[Event] = field(default_factory=list)
     different: list[Difference] = field(default_factory=list)
-    found: set[str] = field(default_factory=set)
+    event_keys: set[str] = field(default_factory=set)
     kept_from_s: float = field(init=False)
     """The time from which on journals surely have every call: the end of the oldest committed one that they keep."""
 
     def __post_init__(self) -> None:
         # An open call has no end yet, and calls that were rejected or wait are kept for longer than the others.
-        ends_s = (call.ended_at_s for call in self.calls.values() if call.kept == SHIPPED)
+        ends_s = (call.ended_at_s for call in self.calls.values() if call.state == SHIPPED)
         self.kept_from_s = min(ends_s, default=self.end_s)
 
     def add(self, event: Event, is_late: bool = False) -> None:
@@ -76,7 +76,7 @@ class JournalCheck:
                     self.unknown.append(event)
             return
         self.workspace_id = self.workspace_id or call.workspace_id
-        self.found.add(event.key)
+        self.event_keys.add(event.key)
         self.compared += 1
         ours = _members_of_call(call)
         theirs = _members_of_event(event)
@@ -86,8 +86,8 @@ class JournalCheck:
     def missing(self) -> list[JournaledCall]:
         """Calls that ended in the window and were not among the events so far."""
         own = (call for call in self.calls.values() if self.workspace_id in (None, call.workspace_id))
-        ended = (call for call in own if call.kept != OPEN and self.start_s <= call.ended_at_s < self.end_s)
-        return [call for call in ended if call.key not in self.found]
+        ended = (call for call in own if call.state != OPEN and self.start_s <= call.ended_at_s < self.end_s)
+        return [call for call in ended if call.key not in self.event_keys]
 
     def differences(self) -> list[Difference]:
         """Return what is wrong. A call that waits in the journal is not: it is shipped in a moment, and counted as
@@ -102,9 +102,9 @@ class JournalCheck:
                 " workspace's. Give its id with --workspace-id (`tollgate workspace list` prints it)"
             )
         names = {SHIPPED: "not in the database", REJECTED: "rejected by control"}
-        losses = [call for call in missing if call.kept in names]
+        losses = [call for call in missing if call.state in names]
         return [
-            *(Difference(names[call.kept], call.key, "-", _text(_members_of_call(call))) for call in losses),
+            *(Difference(names[call.state], call.key, "-", _text(_members_of_call(call))) for call in losses),
             *self.different,
             *(Difference("not in a journal", one.key, _text(_members_of_event(one)), "-") for one in self.unknown),
         ]
@@ -113,8 +113,8 @@ class JournalCheck:
         own = [call for call in self.calls.values() if self.workspace_id in (None, call.workspace_id)]
         return {
             "compared": self.compared,
-            "waiting_in_journals": sum(call.kept == WAITING for call in self.missing()),
-            "open_calls": sum(call.kept == OPEN for call in own),
+            "waiting_in_journals": sum(call.state == WAITING for call in self.missing()),
+            "open_calls": sum(call.state == OPEN for call in own),
             "events_without_journal": self.not_journaled,
         }
 
@@ -125,7 +125,7 @@ def read_calls(lines: Iterable[Mapping[str, Any]]) -> dict[str, JournaledCall]:
     for line in lines:
         call = _call(line)
         before = calls.get(call.key)
-        if before is None or _STRENGTH.index(before.kept) < _STRENGTH.index(call.kept):
+        if before is None or _STRENGTH.index(before.state) < _STRENGTH.index(call.state):
             calls[call.key] = call
     return calls
 
@@ -136,7 +136,7 @@ def _call(line: Mapping[str, Any]) -> JournaledCall:
         tokens = event.get("tokens")
         return JournaledCall(
             key=event["idempotency_key"],
-            kept=str(line["kept"]),
+            state=str(line["kept"]),
             workspace_id=event["workspace_id"],
             entity=event["external_entity_id"],
             slug=event["model_slug"],

@@ -74,7 +74,7 @@ class Recognising(Protocol):
     """A connection that knows callers again."""
 
     @property
-    def known(self) -> KnownCallers: ...
+    def callers(self) -> KnownCallers: ...
 
     def recognise(self) -> None:
         """Keep the connection for the request's caller, if its credential was accepted before.
@@ -92,7 +92,7 @@ async def recognise_callers(
     connection = request.protocol
     if not isinstance(connection, Recognising):
         return await handler(request)
-    async with connection.known.looking_up(request.headers):
+    async with connection.callers.looking_up(request.headers):
         connection.recognise()
         return await handler(request)
 

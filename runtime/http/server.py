@@ -79,7 +79,7 @@ class _Front:
         self.limits = limits
         self.workspaces = Places(limits.max_connections * 3 // 4, "connections")
         """The rest is for callers that are not known yet, for other parts of the product, and for operators."""
-        self.known = KnownCallers()
+        self.callers = KnownCallers()
         self._log = PacedLog(log)
         self._server = server
         self._handle: Callable[[Any], Awaitable[web.StreamResponse]] = server.request_handler
@@ -268,7 +268,7 @@ class _Connection(web.RequestHandler):
         """Let the connection stay until its request is answered. Raises `NoPlaceError`; see `keep` below."""
         if self._is_kept or self._in_flight is None:
             return
-        self._front.known.note(self._in_flight.headers, workspace)
+        self._front.callers.note(self._in_flight.headers, workspace)
         if workspace is not None:
             self._is_refused = True
             self._front.workspaces.acquire(workspace)
@@ -277,12 +277,12 @@ class _Connection(web.RequestHandler):
         self._workspace = workspace
 
     @property
-    def known(self) -> KnownCallers:
-        return self._front.known
+    def callers(self) -> KnownCallers:
+        return self._front.callers
 
     def recognise(self) -> None:
         """Do as `keep`, if the request's credential was accepted before."""
-        owner = None if self._in_flight is None else self._front.known.knows(self._in_flight.headers)
+        owner = None if self._in_flight is None else self._front.callers.knows(self._in_flight.headers)
         if owner is not None:
             self.keep(*owner)
 

@@ -67,7 +67,7 @@ class NodeClients:
         self._login = login
         self._options = options
         self._clients = {ONLY: options.client(url)} if url else {}
-        self._left: list[tuple[float, Redis]] = []
+        self._old_clients: list[tuple[float, Redis]] = []
         """The closed clients, with the time. A command that was connecting then gives them an open connection later."""
 
     def at(self, host: Place) -> Redis:
@@ -78,11 +78,11 @@ class NodeClients:
     async def close(self, but: AbstractSet[Place] = frozenset()) -> None:
         """Close all, `but` those named. A command that is under way there fails."""
         for host in [host for host in self._clients if host not in but]:
-            self._left.append((time.monotonic(), self._clients.pop(host)))
-            await self._left[-1][1].aclose()
+            self._old_clients.append((time.monotonic(), self._clients.pop(host)))
+            await self._old_clients[-1][1].aclose()
         now = time.monotonic()
-        over = [client for closed_at, client in self._left if not but or now - closed_at > _CONNECTING_S]
-        self._left = [(closed_at, client) for closed_at, client in self._left if client not in over]
+        over = [client for closed_at, client in self._old_clients if not but or now - closed_at > _CONNECTING_S]
+        self._old_clients = [(closed_at, client) for closed_at, client in self._old_clients if client not in over]
         for client in over:
             await client.aclose()
 

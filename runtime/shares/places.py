@@ -35,17 +35,17 @@ class Places:
     """`most` places for `what`, which is a plural for the log. Workspaces that wait take turns in rotation; the calls
     of one workspace, in the order in which they came."""
 
-    __slots__ = ("_free", "_last", "_log", "_most", "_taken", "_waiting", "_what")
+    __slots__ = ("_counts", "_free", "_last", "_log", "_most", "_queues", "_what")
 
     def __init__(self, most: int, what: str) -> None:
         self._most = most
         self._free = most
         self._what = what
-        self._taken: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         """Places by workspace, without those that hold none."""
         self._last = ""
         """The workspace that got the last place."""
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         """The workspaces that wait; the next one first."""
         self._log = PacedLog(log)
 
@@ -53,7 +53,7 @@ class Places:
         """Take a place without waiting. Whoever has one must `leave` it. Raises `NoPlaceError`."""
         if not self._may_take(workspace):
             self._log.warning(
-                f"Workspace {workspace} got no further place: it holds {self._taken[workspace]} of {self._most}"
+                f"Workspace {workspace} got no further place: it holds {self._counts[workspace]} of {self._most}"
                 f" {self._what}, and {self._free} are free. Its request is refused; others go on. The workspace"
                 " must end some of its own, or wait."
             )
@@ -65,7 +65,7 @@ class Places:
         if self._may_take(workspace):
             self._give(workspace)
             return
-        queue = self._waiting.setdefault(workspace, deque())
+        queue = self._queues.setdefault(workspace, deque())
         if is_bounded and len(queue) >= MAX_WAITING:
             raise NoPlaceError(self._what)
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,14 +82,14 @@ class Places:
     def leave(self, workspace: str) -> None:
         """Give a place back; whoever waits and may have it gets it."""
         self._free += 1
-        self._taken[workspace] -= 1
-        if not self._taken[workspace]:
-            del self._taken[workspace]
+        self._counts[workspace] -= 1
+        if not self._counts[workspace]:
+            del self._counts[workspace]
         while (following := self._next()) is not None:
-            queue = self._waiting.pop(following)
+            queue = self._queues.pop(following)
             place = queue.popleft()
             if queue:
-                self._waiting[following] = queue
+                self._queues[following] = queue
             if not place.done():
                 self._give(following)
                 place.set_result(None)
@@ -117,27 +117,27 @@ class Places:
             del running  # an error refers to this frame, and would keep itself (`runtime/daemon_threads.py`)
 
     def _may_take(self, workspace: str) -> bool:
-        count = self._taken[workspace]
+        count = self._counts[workspace]
         return self._free > 0 and (not count or count < _TIMES_FREE * (self._free - 1))
 
     def _give(self, workspace: str) -> None:
         self._free -= 1
-        self._taken[workspace] += 1
+        self._counts[workspace] += 1
         self._last = workspace
 
     def _next(self) -> str | None:
         """The workspace that gets the next place: not the last one, if another may have it."""
-        workspaces = [workspace for workspace in self._waiting if self._may_take(workspace)]
+        workspaces = [workspace for workspace in self._queues if self._may_take(workspace)]
         return next((one for one in workspaces if one != self._last), workspaces[0] if workspaces else None)
 
     def _forget(self, workspace: str, place: asyncio.Future[None]) -> None:
-        queue = self._waiting.get(workspace)
+        queue = self._queues.get(workspace)
         if queue is None:
             return
         with suppress(ValueError):  # `leave` has dropped it
             queue.remove(place)
         if not queue:
-            del self._waiting[workspace]
+            del self._queues[workspace]
 
     def _ended(self, workspace: str, running: "asyncio.Future[Result]") -> None:
         self.leave(workspace)

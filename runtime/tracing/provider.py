@@ -39,21 +39,21 @@ class SpanCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(OUTCOMES, 0)
-        self._taken = dict(self._counts)
-        self._waiting = 0
+        self._last_totals = dict(self._counts)
+        self._queue_length = 0
 
     def enters(self, most: int) -> bool:
         """Count a span as waiting, or as dropped if `most` wait already. Whether it may wait."""
         with self._lock:
-            if self._waiting >= most:
+            if self._queue_length >= most:
                 self._counts["dropped"] += 1
                 return False
-            self._waiting += 1
+            self._queue_length += 1
             return True
 
     def leave(self, spans: int, outcome: str) -> None:
         with self._lock:
-            self._waiting -= spans
+            self._queue_length -= spans
             self._counts[outcome] += spans
 
     def totals(self) -> dict[str, int]:
@@ -63,14 +63,14 @@ class SpanCounts:
 
     def drain(self) -> dict[str, int]:
         """Return the counts by outcome, since this was last called."""
-        before = self._taken
-        self._taken = self.totals()
-        return {outcome: count - before[outcome] for outcome, count in self._taken.items()}
+        before = self._last_totals
+        self._last_totals = self.totals()
+        return {outcome: count - before[outcome] for outcome, count in self._last_totals.items()}
 
     @property
     def waiting(self) -> int:
         """Spans that have ended, and were neither sent nor given up."""
-        return self._waiting
+        return self._queue_length
 
 
 class Tracing:

@@ -32,25 +32,25 @@ class Masker:
     def __init__(self, forms: list[bytes]) -> None:
         self._forms = forms
         self._pattern = re.compile(b"|".join(map(re.escape, forms))) if forms else None
-        self._held = b""
+        self._rest = b""
 
     def feed(self, data: bytes) -> bytes:
         """Return what may be shown now."""
         if self._pattern is None:
             return data
-        text = self._held + data
+        text = self._rest + data
         end = self._safe_end(text)
         for match in self._pattern.finditer(text):
             if match.start() >= end:
                 break
             end = max(end, match.end())
-        self._held = text[end:]
+        self._rest = text[end:]
         return self._pattern.sub(MASK, text[:end])
 
     def flush(self) -> bytes:
         """Return what is left at the end of the stream."""
-        rest = self._held
-        self._held = b""
+        rest = self._rest
+        self._rest = b""
         return rest if self._pattern is None else self._pattern.sub(MASK, rest)
 
     def _safe_end(self, text: bytes) -> int:

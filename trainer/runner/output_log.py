@@ -31,14 +31,14 @@ class OutputLog:
         forms = masked_forms(secrets)
         self._streams = {stream: _Lines(Masker(forms)) for stream in (STDOUT, STDERR)}
         self._last_ns = 0
-        self._lost = 0
+        self._lost_lines = 0
         self._why_lost = ""
         self._is_full = False
 
     @property
     def loss(self) -> str | None:
         """Return what of the output was lost just now, and why; None if nothing was."""
-        return f"{self._lost} lines of output were lost: {self._why_lost}" if self._lost else None
+        return f"{self._lost_lines} lines of output were lost: {self._why_lost}" if self._lost_lines else None
 
     def feed(self, stream: int, data: bytes) -> None:
         """Take what the node wrote to standard output or standard error."""
@@ -54,23 +54,23 @@ class OutputLog:
         for stream, lines in self._streams.items():
             if not self._is_full:
                 self._write(stream, lines.flush())
-        if self._lost:
+        if self._lost_lines:
             self._write(STDERR, [])
         os.close(self._file)
 
     def _write(self, stream: int, texts: list[bytes]) -> None:
-        if self._is_full or not (texts or self._lost):
+        if self._is_full or not (texts or self._lost_lines):
             return
         lines = [self._line(stream, text) for text in texts]
-        notes = [self._line(STDERR, f"Tollgate: {self.loss}".encode())] if self._lost else []
+        notes = [self._line(STDERR, f"Tollgate: {self.loss}".encode())] if self._lost_lines else []
         if self._bytes + sum(map(len, lines)) > self._max_bytes:
             self._is_full = True
             mib = self._max_bytes // (1024 * 1024)
             lines = [self._line(STDERR, f"Tollgate: the node printed {mib} MiB; the rest is not kept".encode())]
         if self._append(b"".join(notes + lines)):
-            self._lost = 0
+            self._lost_lines = 0
         else:
-            self._lost += len(texts)
+            self._lost_lines += len(texts)
 
     def _line(self, stream: int, text: bytes) -> bytes:
         """Times grow by at least 1 ns, so that sorting by time keeps the order."""

@@ -59,19 +59,19 @@ class Frames:
     """The frames of a stream of bytes. Holds at most one incomplete frame."""
 
     def __init__(self) -> None:
-        self._held = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, received: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The frames that are complete with these bytes: (kind, payload). Raises FrameError."""
-        self._held += received
-        while len(self._held) >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(self._held)
+        self._buffer += received
+        while len(self._buffer) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(self._buffer)
             if kind not in (DATA, RESIZE, END) or length > MAX_PAYLOAD_BYTES:
                 raise FrameError("no frame of a terminal")
-            if len(self._held) < _HEAD.size + length:
+            if len(self._buffer) < _HEAD.size + length:
                 return
-            payload = bytes(self._held[_HEAD.size : _HEAD.size + length])
-            del self._held[: _HEAD.size + length]
+            payload = bytes(self._buffer[_HEAD.size : _HEAD.size + length])
+            del self._buffer[: _HEAD.size + length]
             yield kind, payload
 
 
@@ -164,7 +164,7 @@ class _Relay:
         self._shell = shell
         self._frames = Frames()
         self._typed = bytearray()
-        self._written = bytearray()
+        self._output = bytearray()
         self._is_open = True
         self._has_hung_up = False
         """No process has the terminal open any more, and all that they wrote is read."""
@@ -183,7 +183,7 @@ class _Relay:
             self._send()
             if has_exited:
                 self._give_up_at = min(self._give_up_at, time.monotonic() + _LAST_WORDS_S)
-            if not self._written and (self._has_hung_up or (has_exited and is_silent)):
+            if not self._output and (self._has_hung_up or (has_exited and is_silent)):
                 break
         with suppress(OSError):
             self._connection.send(end_frame())
@@ -191,8 +191,8 @@ class _Relay:
     def _poller(self) -> "select.poll":
         poller = select.poll()
         takes = select.POLLIN if len(self._typed) < _HELD_BYTES else 0
-        poller.register(self._connection, takes | (select.POLLOUT if self._written else 0))
-        events = select.POLLIN if len(self._written) < _HELD_BYTES else 0
+        poller.register(self._connection, takes | (select.POLLOUT if self._output else 0))
+        events = select.POLLIN if len(self._output) < _HELD_BYTES else 0
         events |= select.POLLOUT if self._typed else 0
         if events and not self._has_hung_up:  # else a hang-up would end each wait at once
             poller.register(self._master, events)
@@ -231,15 +231,15 @@ class _Relay:
         """Read output; return whether there was some."""
         if happened & select.POLLIN:
             with suppress(OSError):
-                self._written += frames_of(os.read(self._master, _CHUNK_BYTES))
+                self._output += frames_of(os.read(self._master, _CHUNK_BYTES))
             return True
-        self._has_hung_up |= bool(happened & select.POLLHUP) and not self._written
+        self._has_hung_up |= bool(happened & select.POLLHUP) and not self._output
         return False
 
     def _send(self) -> None:
-        if self._written:
+        if self._output:
             try:
-                del self._written[: self._connection.send(self._written)]
+                del self._output[: self._connection.send(self._output)]
             except BlockingIOError:
                 return
             except OSError:

@@ -57,11 +57,11 @@ def selection(until: int, format: str = JSON_LINES) -> Selection:
 async def run(trail: Trail, path: Path, until: int, pages: int | None = None) -> None:
     """One run of the command, which is killed after so many pages: their text is written, the state is not."""
     with opened(path) as file:
-        if file.kept is None:
+        if file.state is None:
             at = Position(moment(0))
             file.begin({}, at.state(CHANGES.noun))
         else:
-            at = Position.from_state(file.kept.position, CHANGES.noun)
+            at = Position.from_state(file.state.position, CHANGES.noun)
 
         class Sink:
             pages_left = pages

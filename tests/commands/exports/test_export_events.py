@@ -75,10 +75,10 @@ class Crashing:
 
 async def run(path: Path, books: Books, selection: Selection, moments: Any = ()) -> None:
     with opened(path) as file:
-        if file.kept is None:
+        if file.state is None:
             file.begin({}, Position(START).state(EVENTS.noun))
-        assert file.kept is not None
-        at = Position.from_state(file.kept.position, EVENTS.noun)
+        assert file.state is not None
+        at = Position.from_state(file.state.position, EVENTS.noun)
         await Exporter(books, EVENTS, selection, Crashing(file, iter(moments))).run(at)
 
 

@@ -110,7 +110,7 @@ def test_calls_that_are_kept_for_longer_do_not_make_older_events_wrong() -> None
 
 def test_call_that_moved_while_the_journals_were_read_counts_once() -> None:
     calls = read_calls([line(0, "journal"), line(0, "shipped"), line(0, "open", tokens=None)])
-    assert [call.kept for call in calls.values()] == ["shipped"]
+    assert [call.state for call in calls.values()] == ["shipped"]
 
 
 def test_line_that_is_no_call_is_named() -> None:

@@ -23,7 +23,7 @@ class Settling:
     """Hears of all checkpoints at each look, and says which are complete. Both clocks are the caller's."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Look] = {}
+        self._looks: dict[str, _Look] = {}
 
     def look(
         self, snapshots: Iterable[CheckpointSnapshot], now_s: float, now_ns: int
@@ -33,12 +33,12 @@ class Settling:
         complete = list[CheckpointSnapshot]()
         open_ones = list[CheckpointSnapshot]()
         for snapshot in snapshots:
-            before = self._seen.get(snapshot.name)
+            before = self._looks.get(snapshot.name)
             version = snapshot.version
             is_same = before is not None and before.version == version
             state = before if before is not None and is_same else _Look(version, now_s)
             looks[snapshot.name] = state
             is_marked = snapshot.is_marked and abs(now_ns - snapshot.changed_ns) > _CLOCK_TICK_NS
             (complete if is_marked or now_s - state.since_s >= QUIET_S else open_ones).append(snapshot)
-        self._seen = looks
+        self._looks = looks
         return complete, open_ones

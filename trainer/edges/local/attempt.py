@@ -68,7 +68,7 @@ class LocalAttempt:
         self._end: End | None = None
         self._kept_message: str | None = None
         self._stop: End | None = None
-        self._stopping = asyncio.Event()
+        self._stop_event = asyncio.Event()
         self._began = asyncio.Event()
         self._has_run = False
         """A node was started: there may be checkpoints."""
@@ -103,7 +103,7 @@ class LocalAttempt:
         if self._stop is None or self._stop.outcome is Outcome.REQUEUED:
             self._stop = stop
             await self._note("stop", stop)
-        self._stopping.set()
+        self._stop_event.set()
         if self._phase is Phase.RUNNING:
             self._terminate_all()
 
@@ -158,10 +158,10 @@ class LocalAttempt:
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
         if self.job.restore is not None and self._checkpoints is not None:
-            await unless_stopped(self._stopping, self._restore(self._checkpoints, self.job.restore))
-        environment = await unless_stopped(self._stopping, self._terms.environment(self.job.environment_token))
+            await unless_stopped(self._stop_event, self._restore(self._checkpoints, self.job.restore))
+        environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
-            if self._stopping.is_set():
+            if self._stop_event.is_set():
                 raise StoppedError
             await node.start(self._launch(node, environment))
 
