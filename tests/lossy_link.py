@@ -39,7 +39,7 @@ class LossyLink:
     loss: float = 0.01
     port: int = field(default_factory=own_port)
     lost: int = 0
-    """How many segments were lost so far."""
+    """The number of segments lost so far."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
 

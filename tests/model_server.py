@@ -21,7 +21,7 @@ USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
 
 
 class Server(ThreadingHTTPServer):
-    """Its switches, and whether it hangs."""
+    """The server's switches, and whether it hangs."""
 
     daemon_threads = True
 

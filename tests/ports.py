@@ -42,7 +42,7 @@ def own_port() -> int:
 
 
 def is_held(port: int) -> bool:
-    """Whether this process has a socket at the port, of a listener or of one of its connections, even a broken one."""
+    """Return whether this process has a socket at the port: a listener's or a connection's, even a broken one."""
     return any(_port_of(int(descriptor)) == port for descriptor in os.listdir("/proc/self/fd"))
 
 

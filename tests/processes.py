@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def is_running(pid: int) -> bool:
-    """Whether any of its threads runs, and so may still hold sockets and files.
+    """Return whether any thread of the process runs, and so may still hold sockets and files.
 
     An unreaped zombie (in a container without an init) does not run. But a process whose main thread has ended is also
     shown as a zombie while its other threads are still ending.
@@ -17,7 +17,7 @@ def is_running(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Its words, separated by spaces; "" if it does not run."""
+    """The words of the process, separated by spaces; "" if it does not run."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):

@@ -19,7 +19,7 @@ from tests.redis_server import REDIS_BINARIES, RedisServer
 
 SLOTS = 16_384
 NODE_TIMEOUT_MS = 1_000
-"""How long a node may be silent before the others replace it."""
+"""The time for which a node may be silent before the others replace it."""
 PATIENT_MS = 15_000
 """The same for tests in which no node dies: on a busy machine a healthy one may be silent for a second."""
 _FORM_TIMEOUT_S = 30
@@ -28,7 +28,7 @@ _GIVEN_UP_S = 6
 
 
 def speaks_cluster(binary: str) -> bool:
-    """Whether it is new enough."""
+    """Return whether the server is new enough."""
     text = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True).stdout
     return int(text.partition("v=")[2].partition(".")[0]) >= 7
 
@@ -47,7 +47,7 @@ class ClusterNode:
 
     @property
     def redirects(self) -> int:
-        """How many commands it has sent to another node for good."""
+        """The number of commands that it has sent to another node for good."""
         with self.server.client() as client:
             return int(client.info("errorstats").get("errorstat_MOVED", {"count": 0})["count"])
 
@@ -126,7 +126,7 @@ class RedisCluster:
         wait_for(is_known, "the fail-over is not known")
 
     def wait_for_replacement(self, dead: ClusterNode) -> None:
-        """After the node died: until the others have replaced it."""
+        """Wait until the others have replaced a node that died."""
         wait_for(lambda: not any(_serves(node, dead.port) for node in self.nodes), "nobody replaces the dead node")
 
     def _living(self) -> ClusterNode:
@@ -200,12 +200,12 @@ def _knows(node: ClusterNode, nodes: int) -> bool:
 
 
 def _serves(node: ClusterNode, port: int) -> bool:
-    """Whether the node believes that the primary at the port serves slots."""
+    """Return whether the node believes that the primary at the port serves slots."""
     return node.server.answers and any(entry[2][1] == port for entry in node.run("CLUSTER", "SLOTS"))
 
 
 def _is_ready(node: ClusterNode, cluster: RedisCluster) -> bool:
-    """Whether it serves, and knows every replica as one; a replica also has its primary's data.
+    """Return whether the node serves and knows every replica as one; a replica also has its primary's data.
 
     A primary refuses commands for two seconds after its start, to learn what the others know.
     """

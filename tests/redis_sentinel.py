@@ -42,7 +42,7 @@ class SentinelSet:
 
     @property
     def primary_port(self) -> int:
-        """As a living sentinel says."""
+        """The primary's port, as a living sentinel names it."""
         sentinel = next(sentinel for sentinel in self.sentinels.values() if sentinel.answers)
         return int(sentinel.run("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1])
 
@@ -51,13 +51,13 @@ class SentinelSet:
         return self.servers[self.primary_port]
 
     def wait_for_new_primary(self, old_port: int) -> RedisServer:
-        """Until every living sentinel names another one, which accepts writes."""
+        """Wait until every living sentinel names another primary, which accepts writes."""
         wait_for(lambda: self.primary_port != old_port, "the sentinels replace nobody")
         wait_for(lambda: role_of(self.primary) == b"master", "the new primary is still a replica")
         return self.primary
 
     def fail_over(self) -> RedisServer:
-        """As an operator asks for it. Returns the new primary."""
+        """Fail over as an operator asks for it. Returns the new primary."""
         old_port = self.primary_port
         wait_for(self._agrees_to_fail_over, "no replica is good enough")
         return self.wait_for_new_primary(old_port)
@@ -155,7 +155,7 @@ def _replicas(server: RedisServer) -> int:
 
 
 def _is_informed(sentinel: RedisServer) -> bool:
-    """Whether it knows the two others and the two replicas."""
+    """Return whether the sentinel knows the two others and the two replicas."""
     with sentinel.client() as client:
         primary = client.sentinel_master(SERVICE)
         return int(primary["num-other-sentinels"]) == 2 and int(primary["num-slaves"]) == 2

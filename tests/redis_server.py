@@ -54,7 +54,7 @@ class RedisServer:
         self.configuration: Path | None = None
         """Sentinels need a file, which they write to. Options win over it."""
         self.environment: Mapping[str, str] = {}
-        """Added to that of the tests, such as a `SteppedClock`'s."""
+        """Variables added to those of the tests, such as a `SteppedClock`'s."""
         self._binary = binary or REDIS_BINARIES[0]
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +67,7 @@ class RedisServer:
 
     @property
     def answers(self) -> bool:
-        """It was started, and neither paused nor killed."""
+        """True if it was started, and neither paused nor killed."""
         return self._process is not None and not self._is_paused
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class RedisServer:
             time.sleep(0.01)
 
     def client(self) -> "redis.Redis":
-        """Of the default user, over the unix socket, on one connection."""
+        """A client of the default user, over the unix socket, on one connection."""
         path = str(self.socket_path)
         password = self.password or None
         return redis.Redis(unix_socket_path=path, password=password, single_connection_client=True)
@@ -100,7 +100,7 @@ class RedisServer:
             return client.execute_command(*command)
 
     def _answers(self) -> bool:
-        """Whether a PING is answered. A server that requires a password answers with an error, which is enough."""
+        """Return whether a PING is answered, if only with the error of a server that requires a password."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(1)
             try:
@@ -130,7 +130,7 @@ class RedisServer:
 
 
 def tls_options(ca: ThrowawayCa) -> list[str]:
-    """Of a server on this host, also for its replicas."""
+    """The TLS options of a server on this host, also for its replicas."""
     ca.server_context(HOST)
     file = str(ca.server_file(HOST))
     own = ("--tls-cert-file", file, "--tls-key-file", file, "--tls-ca-cert-file", str(ca.ca_file))

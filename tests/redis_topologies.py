@@ -21,7 +21,7 @@ _WHERE = {"cluster": "on a cluster", "sentinels": "behind sentinels"}
 
 
 def documented_rules(user: str, kind: str = "") -> list[str]:
-    """What docs/operating.md grants the user. `kind`: of `SEVERAL`, for the rules that it needs besides."""
+    """The rules that docs/operating.md grants the user; with a `kind` of `SEVERAL` also those that it needs besides."""
     text = _OPERATING.read_text()
     match = re.search(rf"^ACL SETUSER {user} (.+)$", text, re.MULTILINE)
     more = re.search(f"{_WHERE[kind]} also `(.+?)`" if kind else "()", text)
@@ -47,13 +47,13 @@ def running_pair() -> Iterator[tuple[RedisServer, RedisServer]]:
 
 
 def acknowledging(primary: RedisServer) -> int:
-    """How many replicas have acknowledged something to it."""
+    """The number of replicas that have acknowledged something to it."""
     return sum(int(offset) > 0 for _, _, offset in primary.run("ROLE")[2])
 
 
 @contextmanager
 def running_redis(kind: str) -> Iterator[tuple[str, Admin]]:
-    """Its URL, and a client. `kind`: of `SEVERAL`, or the binary of the only server."""
+    """Yield the URL and a client. `kind`: of `SEVERAL`, or the binary of the only server."""
     if kind == "cluster":
         with (
             running_cluster(node_timeout_ms=PATIENT_MS) as cluster,

@@ -85,7 +85,7 @@ class SteppedClock:
         return {"PATH": f"{shims}:{os.environ['PATH']}"}
 
     def keep_from_midnight(self, for_s: int) -> None:
-        """If the UTC day ends within this time, begin the next one: a day's counters end with it."""
+        """Begin the next UTC day if this one ends within the time: a day's counters end with it."""
         left_s = DAY_S - int(time.time() + self.offset_s) % DAY_S
         if left_s <= for_s:
             self.step(left_s)

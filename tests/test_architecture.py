@@ -295,7 +295,7 @@ def read_sources(root: Path, packages: Sequence[str] = PACKAGES) -> Sources:
 
 
 def within(name: str, places: tuple[str, ...]) -> bool:
-    """Whether a dotted name is one of `places`, or below one that ends in a dot."""
+    """Return whether a dotted name is one of `places`, or below one that ends in a dot."""
     return any(name == place.rstrip(".") or (place.endswith(".") and name.startswith(place)) for place in places)
 
 
@@ -347,7 +347,7 @@ def stages_import_no_stage_or_edge(sources: Sources) -> list[str]:
 
 
 def edges_are_wired_at_the_root(sources: Sources) -> list[str]:
-    """In the proxy, only edges and composition roots import an edge."""
+    """Edges of the proxy are imported by edges and composition roots alone."""
     allowed = (*EDGES, *ROOTS)
     return [
         module.at(line, f"only edges and composition roots import {target}")
@@ -359,7 +359,7 @@ def edges_are_wired_at_the_root(sources: Sources) -> list[str]:
 
 
 def workers_import_no_supervisor(sources: Sources) -> list[str]:
-    """Only `supervisor` folders and `python -m proxy` import modules below a `supervisor` folder."""
+    """Modules below a `supervisor` folder are imported by such folders and `python -m proxy` alone."""
     return [
         module.at(line, f"{target} runs in the supervisor; {module.name} does not")
         for module in sources.values()
@@ -409,7 +409,7 @@ def room_of(name: str) -> str:
 
 
 def counterparts_have_one_protocol(sources: Sources) -> list[str]:
-    """In a package no two protocols have one name. Stages define none: `proxy/parts.py` has what they work with."""
+    """No two protocols of a package have one name. Stages define none: `proxy/parts.py` has what they work with."""
     problems: list[str] = []
     places: dict[tuple[str, str], str] = {}
     for module in sources.values():
@@ -514,7 +514,7 @@ INNER = frozenset(
         *("ag_code", "ag_frame", "cr_code", "cr_frame", "f_back", "f_globals", "f_locals", "gi_code", "gi_frame"),
     )
 )
-"""How the interpreter stores functions, coroutines and frames."""
+"""Names under which the interpreter stores functions, coroutines and frames."""
 REFLECTION = frozenset(("attrgetter", "delattr", "getattr", "hasattr", "methodcaller", "setattr"))
 
 
@@ -595,7 +595,7 @@ def most_functions_are_short(sources: Sources) -> list[str]:
 
 
 def parameters_are_few(sources: Sources) -> list[str]:
-    """At most five, `self` not counted. Click commands are exempt: their parameters are command-line options."""
+    """Limits functions to five parameters beside `self`. Click commands are exempt: theirs are command-line options."""
     return [
         module.at(function, f"{function.name} has {count} parameters, at most {MAX_PARAMETERS}: a noun is missing")
         for module in sources.values()
@@ -973,7 +973,7 @@ def others() -> Sources:
 
 
 def test_bench_and_tests_use_no_private_name_of_a_library(repository_sources: Sources, others: Sources) -> None:
-    """They may use private names of this repository."""
+    """Private names of this repository are allowed."""
     own = set[str]().union(*(module.defined_names for module in (*repository_sources.values(), *others.values())))
     problems = [problem for module in others.values() for problem in private_uses(module, own)]
     assert not problems, "\n" + "\n".join(problems)

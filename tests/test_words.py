@@ -109,7 +109,7 @@ def participle(module: Module, node: ast.AST, name: str) -> set[str]:
 
 
 def statements_assign_one_thing(sources: Sources) -> list[str]:
-    """At most one of 100 functions may assign two values in one statement: where the pair is one thing."""
+    """Two values are assigned in one statement in at most one of 100 functions: where the pair is one thing."""
     packed: dict[str, list[str]] = {}
     count: Counter[str] = Counter()
     for module in sources.values():

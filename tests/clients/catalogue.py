@@ -64,7 +64,7 @@ class Provider:
     speaks: tuple[Dialect, ...]
     note: str
     host: str = ""
-    """Where its base URL is the customer's."""
+    """The vendor's host, if its base URL is the customer's."""
 
 
 PROVIDERS = (

@@ -10,7 +10,7 @@ from tests.upstream.dialects.vendor import Served
 
 Verdict = Literal["passes", "translated", "refused", "FAILS"]
 OVERLOADED = (503, 529)
-"""Which of them says so depends on the vendor; every client treats them alike."""
+"""Statuses of an overloaded vendor. Each vendor has its own; every client treats them alike."""
 REFUSED = re.compile(r"""(?:^|error['"]: ?)["']([\w.]+): """)
 """Tollgate's own error, which names the field first; some clients keep only the member `error`."""
 DEFAULT_MAX_TOKENS = 4096

@@ -1,4 +1,4 @@
-"""What docs/compatibility.md says of model servers, from the table of those that tests script."""
+"""Writes what docs/compatibility.md says of model servers, from the table of those that tests script."""
 
 from collections.abc import Iterator
 

@@ -13,7 +13,7 @@ from tests.clients.model_servers import servers_section
 PAGE = ROOT / "docs/compatibility.md"
 NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
 Results = dict[str, dict[str, dict[str, Cell]]]
-"""By client, case and provider."""
+"""The cells by client, case and provider."""
 
 HEAD = """# Compatibility
 

@@ -33,7 +33,7 @@ class ClientProcess:
     def __init__(self, client: Client, process: asyncio.subprocess.Process, cases: list[str]) -> None:
         self.client = client
         self.cases = sorted(cases, key=BY_DELIVERY.__contains__)
-        """In the client's order, those last whose bill is not known beforehand."""
+        """The cases in the client's order; those whose bill is not known beforehand come last."""
         self._process = process
 
     @classmethod

@@ -40,7 +40,7 @@ class Stage:
     operator: OperatorClient
     session: aiohttp.ClientSession
     upstreams: Mapping[str, Upstream]
-    """By the provider's name in the catalogue."""
+    """The scripted vendors by the provider's name in the catalogue."""
     direct: Upstream
     """A vendor that the clients also call without Tollgate."""
     began: str

@@ -27,7 +27,7 @@ def exported() -> dict[str, frozenset[str]]:
 
 
 def faults(expression: str) -> Iterator[str]:
-    """What an expression names that the product does not export."""
+    """Yield what an expression names that the product does not export."""
     series = exported()
     text = re.sub(r'"[^"]*"', lambda match: match.group().replace("{", "(").replace("}", ")"), expression)
     text = re.sub(r"#[^\n]*", "", text)

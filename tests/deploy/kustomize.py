@@ -1,4 +1,4 @@
-"""What `kubectl kustomize` makes of our overlays, as far as they use it; anything else fails."""
+"""Renders our overlays as `kubectl kustomize` does. A key that they do not use yet fails."""
 
 import copy
 from collections.abc import Iterator

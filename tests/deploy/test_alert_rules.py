@@ -23,7 +23,7 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["a
 
 
 def promtool(*words: str | Path) -> str:
-    """What promtool prints. The test skips without it."""
+    """Return what promtool prints. The test skips without it."""
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("no promtool (Debian: apt-get install prometheus)")

@@ -38,7 +38,7 @@ def container(resources: list[Resource], kind: str, name: str) -> Any:
 
 
 def environment(resources: list[Resource], kind: str, name: str) -> dict[str, str]:
-    """What the container gets: settings, secrets, values."""
+    """Return the container's environment: settings, secrets, values."""
     spec = container(resources, kind, name)
     values: dict[str, str] = {}
     for source in spec["envFrom"]:

@@ -1,4 +1,4 @@
-"""What `make release` writes: the same bits from the same sources, a bill of materials, notes, checksums."""
+"""Checks what `make release` writes: the same bits from the same sources, a bill of materials, notes, checksums."""
 
 import hashlib
 import json

@@ -21,7 +21,7 @@ OWN = {"User", "Group", "Type", "KillMode", "TimeoutStopSec", "Environment", "En
 
 
 def settings_of(unit: str) -> dict[str, list[str]]:
-    """What [Service] says; a name may come more than once."""
+    """Return the directives of [Service]; a name may come more than once."""
     section = (FOLDER / unit).read_text().partition("[Service]\n")[2].partition("\n[Install]")[0]
     values: dict[str, list[str]] = defaultdict(list)
     for line in section.splitlines():

@@ -1,4 +1,4 @@
-"""How `make deploy-check` reads Dockerfile and compose.yaml. Running them takes it minutes, and root."""
+"""Checks how `make deploy-check` reads Dockerfile and compose.yaml. Running them takes it minutes, and root."""
 
 from pathlib import Path
 

@@ -62,13 +62,13 @@ class Entry:
     created_ms: int
     phase: Phase = Phase.QUEUED
     place: int = 0
-    """Its place among those of its kind that wait: paused ones, and ends on their way to the webhook."""
+    """The entry's place among those that wait like it: paused ones, and ends on their way to the webhook."""
     attempt: int = 0
     tries: int = 0
     holder: str = ""
     held_until_ms: int = 0
     due_ms: int | None = None
-    """When its pause ends, or its next delivery begins. None: it waits for neither."""
+    """The end of its pause, or the time of its next delivery. None if it waits for neither."""
     begun_ms: int | None = None
     deadline_ms: int = 0
     status_ms: int = 0
@@ -129,10 +129,10 @@ class FakeAsyncQueue:
         self._timeout_ms = int(timeout_s * 1000)
         self.entries: dict[str, Entry] = {}
         self.preferred = ""
-        """Which request goes first among those that one sweep has let go on: their order is not promised."""
+        """The request that goes first among those that one sweep lets go on: their order is not promised."""
         self._places = 0
         self._grows: dict[str, str] = {}
-        """By workspace: the request whose answer may exceed the bound of answers."""
+        """The request of each workspace whose answer may exceed the bound of answers."""
         self._uncounted: Counter[tuple[DeploymentRef, Status]] = Counter()
         self._ready_ms: dict[DeploymentRef, int] = {}
         self._parked_ms: dict[DeploymentRef, int] = {}
@@ -399,7 +399,7 @@ class FakeAsyncQueue:
     # --- parts ---
 
     def lose_chunk(self, request_id: str, number: int) -> None:
-        """As a crash of Redis may."""
+        """Lose a chunk, as a crash of Redis may."""
         del self.entries[request_id].chunks[number]
 
     def _check_available(self) -> None:
@@ -438,7 +438,7 @@ class FakeAsyncQueue:
         return entry.phase is Phase.DELIVERING and not entry.holder and entry.due_ms is None
 
     def _due_ms(self, entry: Entry) -> int | None:
-        """When a sweep has next to look at it, leases aside."""
+        """Return when a sweep must look at the entry next, leases aside; None if never."""
         match entry.phase:
             case Phase.QUEUED:
                 return entry.expires_ms
@@ -466,7 +466,7 @@ class FakeAsyncQueue:
         return entry if (entry.tries, entry.holder) == (delivery.attempt, delivery.holder) else None
 
     def _sweep_one(self, entry: Entry, now_ms: int, place: int) -> bool:
-        """Whether it has decided the request's outcome."""
+        """Do what is due for the entry. Return whether that decided the request's outcome."""
         if self._decide_late(entry, now_ms, place):
             return True
         if entry.due_ms is not None and now_ms >= entry.due_ms:  # a pause ends, or a delivery is tried again
@@ -491,7 +491,7 @@ class FakeAsyncQueue:
         return False
 
     def _take_back(self, entry: Entry, now_ms: int, place: int) -> bool:
-        """Whether it has decided the request's outcome."""
+        """Take the entry from a holder whose lease ended. Return whether that decided the request's outcome."""
         if entry.phase is Phase.DELIVERING:
             if entry.tries >= DELIVERY_TRIES:
                 self._end_delivery(entry, RequestEvent.GIVE_UP)

@@ -32,15 +32,15 @@ class FakeControl:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
     requests: list[tuple[str, int, str | None]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
-    """What was sent to the ingest, by idempotency key each once."""
+    """The events that the ingest received, each idempotency key once."""
     reports: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What was reported on deployments: `loads`, `wake` or `logs`, and the body."""
+    """The reports on deployments: `loads`, `wake` or `logs`, and the body."""
     traffic: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
     """Rows of traffic, by sender and number of their batch."""
     refused_group: str | None = None
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
-    """While set and not yet fired, requests hang."""
+    """An event that requests wait for. None: they do not wait."""
     later_pages: asyncio.Event | None = None
     """The same for requests of pages behind the first."""
 

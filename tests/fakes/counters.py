@@ -150,7 +150,7 @@ def _reservations(
 
 
 def _is_settled(plan: Plan, bound: Bound) -> bool:
-    """Whether a dispatched call settles it: requests only where TOKEN limits of the same bucket are settled."""
+    """Return whether a dispatched call settles it: requests only where the same bucket's TOKEN limits are settled."""
     types = {one.limit.type for one in plan.bounds if one.counting_group == bound.counting_group}
     return bound.limit.type.parts is not None or LimitType.TOKEN in types
 

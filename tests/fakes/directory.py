@@ -41,7 +41,7 @@ class FakeDirectory:
     unconfirmable: bool = False
     confirmations: int = 0
     on_models: Callable[[], None] = lambda: None
-    """Called when models change."""
+    """A callback for changes of models."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
     workspaces_on_confirmation: dict[str, WorkspaceRow] = field(default_factory=dict)
     confirms: asyncio.Event | None = None
@@ -59,19 +59,19 @@ class FakeDirectory:
         return None  # its rows may change at any time
 
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         return None
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         return None
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
-        """Nothing is kept."""
+        """Keep nothing."""
 
     async def confirm_unknown(self) -> None:
         self.confirmations += 1

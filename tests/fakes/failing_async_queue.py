@@ -25,7 +25,7 @@ class FailingAsyncQueue(FakeAsyncQueue):
         self.takes_effect = takes_effect
         self.calls: list[str] = []
         self.accepted: dict[str, NewRequest] = {}
-        """By id."""
+        """The accepted requests by id."""
         self.parks: list[bool] = []
         self.asked_for: list[DeploymentRef] = []
         self.waiting = asyncio.Event()

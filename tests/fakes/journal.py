@@ -16,7 +16,7 @@ from proxy.errors import JournalUnavailableError
 
 @dataclass(kw_only=True)
 class OpenedCall:
-    """What an open record says."""
+    """The contents of an open record."""
 
     event_key: str
     workspace_id: str
@@ -63,7 +63,7 @@ class OpenedCall:
 
 @dataclass(kw_only=True)
 class ClosedCall:
-    """What a close record says."""
+    """The contents of a close record."""
 
     event_key: str
     status: int

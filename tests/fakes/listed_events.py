@@ -48,7 +48,7 @@ class ListedEvents:
     final: str = time_text(START_MS + 3_600_000)
     page_items: int = 4
     failures: int = 0
-    """So many of the next calls fail."""
+    """The number of next calls that fail."""
     refuses_cursors: bool = False
     calls: list[dict[str, Any]] = field(default_factory=list)
 

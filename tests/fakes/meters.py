@@ -17,7 +17,7 @@ class FakeMeters:
 
     @property
     def level(self) -> int:
-        """How many calls are in flight."""
+        """The number of calls in flight."""
         return self.capacity.in_flight if self.capacity is not None else 0
 
     def watch(self, capacity: Capacity) -> None:

@@ -110,11 +110,11 @@ class FakeBackend:
         self.is_deaf = False
         self.store_away: str | None = None
         self.turns = 0
-        """Of the event loop, that each change takes."""
+        """Turns of the event loop that each change takes."""
         self.attempts: dict[str, Attempt] = {}
         """The latest attempt of each job."""
         self.calls: list[tuple[str, ...]] = []
-        """What changed something, in order."""
+        """Calls that changed something, in order."""
         self._environment = environment or _no_environment
 
     async def open(self) -> None:

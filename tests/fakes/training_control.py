@@ -53,7 +53,7 @@ class FakeControl:
     metrics: dict[str, list[MetricPoint]] = field(default_factory=dict)
     checkpoints_of: dict[str, list[CheckpointReport]] = field(default_factory=dict)
     lines_at_end: dict[str, int] = field(default_factory=dict)
-    """How many lines a job's log had when it was first shown as ended."""
+    """The number of lines that a job's log had when the job was first shown as ended."""
     forgotten: list[str] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
     """Unspent environment tokens, and the job of each."""

@@ -38,7 +38,7 @@ class FakeAnswer:
     whole: bytes | None = None
     taking_s: float = 0.0
     let: bool = False
-    """Whether the rest was declared no part of the answer."""
+    """True once the rest was declared no part of the answer."""
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
@@ -109,7 +109,7 @@ class FakeUpstream:
     calls: list[UpstreamCall] = field(default_factory=list)
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     uploaded: list[bytes] = field(default_factory=list)
-    """What arrived of each upload."""
+    """The bytes that arrived of each upload."""
 
     def will(self, *steps: FakeAnswer | Exception | asyncio.Event) -> None:
         self.script.extend(steps)

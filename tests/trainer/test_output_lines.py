@@ -1,4 +1,4 @@
-"""Which lines of a node's output are metrics."""
+"""Checks which lines of a node's output are metrics."""
 
 import json
 

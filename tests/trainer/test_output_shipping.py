@@ -1,4 +1,4 @@
-"""How long the end of an attempt is withheld for its output."""
+"""Checks how long the end of an attempt is withheld for its output."""
 
 from policy.training.reports import JobReport
 from policy.training.statuses import Outcome, Phase

@@ -1,4 +1,4 @@
-"""Which terminals a trainer connects, and how each ends. Shells and control are scripted."""
+"""Checks which terminals a trainer connects, and how each ends. Shells and control are scripted."""
 
 import asyncio
 from collections.abc import AsyncIterator

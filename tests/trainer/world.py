@@ -10,7 +10,7 @@ from trainer import output_shipping
 from trainer.sync_loop import SyncLoop
 
 TURNS = 12
-"""Of the event loop, between two rounds: enough for every task to do what it can."""
+"""Turns of the event loop between two rounds: enough for every task to do what it can."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where an agent runs: a home and a working directory of its own, which each run finds new.
+"""Gives an agent a home and a working directory of its own, which each run finds new.
 
 Uses the standard library only, as the harness does.
 """
@@ -85,13 +85,13 @@ class AgentError(Exception):
 
 
 def error_text(lines: list[Json]) -> str:
-    """What the agent says went wrong, in its last words."""
+    """Return what the agent says went wrong, in its last words."""
     texts = [line.get("result") or line.get("message") or line.get("error") for line in lines]
     return str(next((text for text in reversed(texts) if text), ""))
 
 
 def named(file: Path) -> str:
-    """How the scripted vendor names a picture or a document that it was shown."""
+    """Return the scripted vendor's name for a picture or a document that it was shown."""
     return f"{MEDIA_TYPES[file.suffix]} {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}"
 
 

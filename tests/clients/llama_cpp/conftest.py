@@ -9,7 +9,7 @@ from tests.journeys.conftest import numbers, session
 
 __all__ = ["numbers", "session"]
 _OUTCOMES: dict[str, str] = {}
-"""By test: `passed`, `failed` or `skipped`."""
+"""The outcome by test: `passed`, `failed` or `skipped`."""
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""What docs/compatibility.md says of the real llama.cpp server."""
+"""Writes what docs/compatibility.md says of the real llama.cpp server."""
 
 import json
 import re
@@ -18,7 +18,7 @@ COLUMNS = {
 
 
 def section() -> Iterator[str]:
-    """Nothing if the cases have not run."""
+    """Yield the section's lines; none if the cases have not run."""
     if not LLAMA_CPP_RESULTS.exists():
         return
     results: dict[str, dict[str, list[str]]] = json.loads(LLAMA_CPP_RESULTS.read_text())

@@ -50,7 +50,7 @@ def ask(scenario: str, *parts: Any) -> list[Any]:
 
 
 def told(message: Any) -> Any:
-    """What an application reads of a message."""
+    """Return what an application reads of a message."""
     blocks = [block | {"index": 0} for block in message.content_blocks]
     usage = dict(message.usage_metadata or {})
     return {"blocks": bare(blocks), "calls": bare(message.tool_calls), "usage": bare(usage)}

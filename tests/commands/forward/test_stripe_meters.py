@@ -72,7 +72,7 @@ async def test_dead_letter_names_the_meters_that_refused(tmp_path: Path) -> None
 
 
 async def test_event_that_one_meter_took_stays_in_doubt(tmp_path: Path) -> None:
-    """If the event were sent again a day later, that meter would count it twice."""
+    """A second sending, a day later, would be counted twice by that meter."""
     refusing = {"out"}
     stripe = Stripe(lambda form: REFUSED if form["event_name"] in refusing else Answer(200))
     scene = scene_of(tmp_path, stripe)

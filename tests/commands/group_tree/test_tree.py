@@ -57,7 +57,7 @@ def test_tree_as_json_nests_the_groups_as_the_api_shows_them() -> None:
 
 
 def test_group_whose_parent_was_not_listed_is_a_root() -> None:
-    """Such a group was created while the list was read."""
+    """The parent was created while the list was read."""
     assert [node.group["id"] for node in roots_of([group("kid", "gone")])] == ["grp_kid"]
 
 

@@ -36,7 +36,7 @@ AMOUNTS = {
     LimitType.UNCACHED_INPUT_TOKEN: 70,
     LimitType.OUTPUT_TOKEN: 7,
 }
-"""How much of a limit `CALL` is."""
+"""The amount of each limit that `CALL` uses."""
 
 
 class Counts:
@@ -123,8 +123,8 @@ async def test_inherited_limit_starts_for_each_group_of_an_independent_tree(plan
     children = [await plane.group(f"c{n}", root["id"]) for n in range(3)]
     leaf = await plane.group("leaf", children[0]["id"])
     away = await plane.group("apart")
-    made = {root["id"]: 1, children[1]["id"]: 2, leaf["id"]: 4, away["id"]: 5}
-    groups = [one for one in (root, *children, leaf, away) for _ in range(made.get(one["id"], 0))]
+    calls_made = {root["id"]: 1, children[1]["id"]: 2, leaf["id"]: 4, away["id"]: 5}
+    groups = [one for one in (root, *children, leaf, away) for _ in range(calls_made.get(one["id"], 0))]
     await called(plane, *((now_ms - n, one) for n, one in enumerate(groups)))
     source = Counts(now_ms + 1)
     await change(plane, source, root, EVERY_LIMIT)
@@ -189,25 +189,25 @@ async def test_only_limits_that_are_added_or_changed_start(plane: ControlPlane, 
         ((tokens_a_day,), set()),
         ((requests, tokens_a_day), {(LimitType.REQUEST, Unit.DAY)}),
     ]
-    for limits, started in steps:
+    for limits, starts in steps:
         source = Counts(now_ms + 1)
         await change(plane, source, customer, (SlugLimits(SLUG, (), limits),))
-        assert source.of(customer["id"]).keys() == started
+        assert source.of(customer["id"]).keys() == starts
 
 
 async def test_limit_that_another_change_removes_meanwhile_starts_again(plane: ControlPlane, now_ms: int) -> None:
     customer = await plane.group("customer")
     await called(plane, (now_ms, customer))
-    kept, added = Limit(LimitType.REQUEST, Unit.DAY, 5), Limit(LimitType.TOKEN, Unit.DAY, 500)
+    first, added = Limit(LimitType.REQUEST, Unit.DAY, 5), Limit(LimitType.TOKEN, Unit.DAY, 500)
     source = Counts(now_ms + 1)
-    await change(plane, source, customer, (SlugLimits(SLUG, (), (kept,)),))
+    await change(plane, source, customer, (SlugLimits(SLUG, (), (first,)),))
     source.raised.clear()
 
     async def remove_all() -> None:
         await change(plane, None, customer, NO_LIMITS)
 
     source.before_start = remove_all
-    await change(plane, source, customer, (SlugLimits(SLUG, (), (kept, added)),))
+    await change(plane, source, customer, (SlugLimits(SLUG, (), (first, added)),))
     assert source.of(customer["id"]).keys() == {(LimitType.REQUEST, Unit.DAY), (LimitType.TOKEN, Unit.DAY)}
 
 

@@ -44,7 +44,7 @@ def _options() -> argparse.Namespace:
 
 
 def unable() -> str:
-    """What this machine lacks; "" if nothing."""
+    """Return what this machine lacks; "" if nothing."""
     if os.geteuid() != 0:
         return "run it as root: it makes root directories, mounts and network namespaces"
     packages = [package for program, package in NEEDED.items() if shutil.which(program) is None]

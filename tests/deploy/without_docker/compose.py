@@ -115,6 +115,6 @@ def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
 
 
 def read_variables(path: Path) -> dict[str, str]:
-    """Those of an `.env` file."""
+    """Read the variables of an `.env` file."""
     lines = (line.partition("=") for line in path.read_text().splitlines())
     return {name: value for name, _, value in lines}

@@ -20,7 +20,7 @@ HEALTHY_WITHIN_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """What runs a service: a root directory, a user, a command line, and the image's own environment."""
+    """A service's root directory, user, command line, and the image's own environment."""
 
     root: Path
     user: str
@@ -100,7 +100,7 @@ class Container:
         return folder
 
     def is_healthy(self) -> bool:
-        """Whether it runs and its health check succeeds; without one, whether it runs."""
+        """Return whether it runs and its health check, if it has one, succeeds."""
         if self.running.process.poll() is not None:
             return False
         try:

@@ -28,7 +28,7 @@ class Instruction:
 
 @dataclass(slots=True)
 class Stage:
-    """What a `FROM` begins. `base` is an image, or the name of an earlier stage."""
+    """A `FROM` and its instructions. `base` is an image, or the name of an earlier stage."""
 
     base: str
     name: str

@@ -17,7 +17,7 @@ from tests.deploy.without_docker.systems import StepError, copy_tree, run_line
 
 @dataclass(slots=True)
 class Image:
-    """What has been built so far: a root directory, and how a container of it starts."""
+    """A root directory as far as it is built, and how a container of it starts."""
 
     root: Path
     environment: dict[str, str] = field(default_factory=lambda: {"PATH": PATH})
@@ -29,7 +29,7 @@ class Image:
     volumes: list[str] = field(default_factory=list)
 
     def inside(self, place: str) -> Path:
-        """Where a path of the image is on this machine."""
+        """Return where a path of the image is on this machine."""
         return self.root / (Path(self.directory) / place).relative_to("/")
 
     def write(self, path: Path) -> None:

@@ -30,7 +30,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What surrounds a program. `user` is `uid:gid`; `scratch` are directories in memory, empty at the start."""
+    """A program's surroundings. `user` is `uid:gid`; `scratch` are directories in memory, empty at the start."""
 
     root: Path
     environment: Mapping[str, str]
@@ -78,7 +78,7 @@ class Sandbox:
         )
 
     def _bounds(self) -> list[str]:
-        """Not fatal: a machine that is a container itself may allow less than it is asked for."""
+        """Limit open files as far as possible: a machine that is a container itself may allow less."""
         return [f'ulimit -n {self.open_files} || echo "open files: at most $(ulimit -Hn)"'] if self.open_files else []
 
     def _bind(self, mount: Mount) -> str:
@@ -123,7 +123,7 @@ class Running:
         )
 
     def _pid(self) -> int:
-        """That of the program. The process that was started only waits for it."""
+        """The program's process id. The process that was started only waits for it."""
         return int(Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()[0])
 
 

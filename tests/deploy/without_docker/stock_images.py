@@ -1,4 +1,4 @@
-"""How Debian's packages run what compose.yaml takes from stock images: their users, directories and first steps."""
+"""Runs Debian's packages for compose.yaml's stock images: their users, directories and first steps."""
 
 from pathlib import Path
 
@@ -21,11 +21,11 @@ fi
 exec postgres -D $data -k /tmp -c listen_addresses='*'
 """
 _HAPROXY = ["haproxy", "-W", "-db", "-n", "2000", "-f", "/usr/local/etc/haproxy/haproxy.cfg"]
-"""With fewer connections than in production: a container may not raise its bound on open files."""
+"""HAProxy with fewer connections than in production: a container may not raise its bound on open files."""
 
 
 def programs_of(service: Service, root: Path) -> Programs:
-    """What the service's stock image does, by the packages installed in `root`."""
+    """Return what the service's stock image does, by the packages installed in `root`."""
     match service.image.rpartition("/")[2].partition(":")[0]:
         case "postgres":
             return Programs(root, user_of(root, "postgres"), ["sh", "-euc", _POSTGRES], _postgres_environment(root))

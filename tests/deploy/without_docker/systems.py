@@ -14,12 +14,12 @@ from tests.deploy.without_docker.sandbox import Mount, Sandbox
 SUITE = "bookworm"
 """The suite of all images that Dockerfile and compose.yaml name."""
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "python-is-python3")
-"""What `python:3.11-slim-bookworm` has and Debian's smallest system lacks."""
+"""Packages of `python:3.11-slim-bookworm` that Debian's smallest system lacks."""
 SERVICE_PACKAGES = ("postgresql", "redis-server", "haproxy", "prometheus")
 DEBIAN = "http://deb.debian.org/debian"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d")
 CLIENT_SETTINGS = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-"""How package clients reach their registries on this machine; no part of an image."""
+"""Files by which package clients reach their registries on this machine; no part of an image."""
 _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 
 

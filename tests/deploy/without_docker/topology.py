@@ -38,7 +38,7 @@ CALLERS = 10
 SEED = 7
 DOWN_S = 2.0
 CALM_S = 3.0
-"""How long a killed service stays away, and how long the others are watched after it is back."""
+"""Seconds for which a killed service stays away, and the others are watched after it is back."""
 EVENTS_WITHIN_S = 120.0
 """The holdback of a minute, and as much again."""
 UNNOTICED = frozenset(("postgres", "control-1", "control-2", "prometheus"))
@@ -67,7 +67,7 @@ class Site:
         return f"http://{address_of('prometheus', self.hosts_file)}:9090"
 
     def tollgate(self, *words: str) -> dict[str, str]:
-        """What a `tollgate` command in control's container prints."""
+        """Run a `tollgate` command in control's container; return the JSON that it prints."""
         return dict(json.loads(self.containers["control-1"].execute("tollgate", *words)))
 
 
@@ -129,7 +129,7 @@ class Trial:
 
 
 def end_of(call: CallRecord) -> str:
-    """How a call ended, in a word."""
+    """Return how a call ended, in a word."""
     if call.tokens is not None:
         return "answered"
     return call.code or call.broken_by or f"status {call.status}"

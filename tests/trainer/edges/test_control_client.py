@@ -121,7 +121,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def answered(answer: Answer, call: Callable[[ControlClient], Awaitable[Any]]) -> Any:
-    """What a call gets of a server that answers every path so."""
+    """Return what a call gets from a server that gives this answer on every path."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app)

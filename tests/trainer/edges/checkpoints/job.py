@@ -20,7 +20,7 @@ class Clock:
 
 
 class Job:
-    """What writes checkpoints, and the part under test that looks at them."""
+    """A job that writes checkpoints, and the part under test that looks at them."""
 
     def __init__(self, directory: Path, store: Store) -> None:
         self.directory = directory
@@ -54,7 +54,7 @@ class Job:
         return reports
 
     async def synced(self, count: int = 1) -> Sequence[CheckpointReport]:
-        """Until so many are in the store, and none is on its way."""
+        """Look until this many checkpoints are in the store and none is on its way."""
         return await self.until(
             lambda reports: len(reports) == count and all(one.files is not None for one in reports) and not self.busy
         )

@@ -8,7 +8,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
 
 class Objects:
-    """What is in the store, and how it fails."""
+    """The store's contents, and the faults that it shows."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}

@@ -110,7 +110,7 @@ async def run(directory: Path, job_steps: Sequence[Step], during: Sequence[Step]
 
 
 async def idle(job: Job) -> None:
-    """Until the transfer that runs, if any, has ended."""
+    """Wait until the transfer that runs, if any, has ended."""
     worker: Any = job.sync._worker
     if worker is not None:
         await asyncio.wait({worker})

@@ -1,4 +1,4 @@
-"""What a checkpoint is, by an `adapter_config.json` that a job may have written to break the report of it."""
+"""Checks how a checkpoint is described whose `adapter_config.json` a job wrote to break its report."""
 
 import orjson
 import pytest

@@ -1,4 +1,4 @@
-"""Where an attempt has its files."""
+"""Checks where an attempt has its files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Which user a job gets."""
+"""Checks which user a job gets."""
 
 import pytest
 

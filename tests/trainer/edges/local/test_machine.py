@@ -1,4 +1,4 @@
-"""What this machine has for jobs."""
+"""Checks what this machine has for jobs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""How the trainer starts a runner, with programs in its place that do not do what a runner does."""
+"""Checks how the trainer starts a runner, with programs in its place that do not do what a runner does."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""How an attempt ended, from how its nodes ended."""
+"""Checks how the ends of its nodes decide how an attempt ended."""
 
 import pytest
 

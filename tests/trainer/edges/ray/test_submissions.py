@@ -1,4 +1,4 @@
-"""What Ray lists, as attempts and as hosts."""
+"""Reads what Ray lists as attempts and as hosts."""
 
 from dataclasses import replace
 
