@@ -28,7 +28,7 @@ _Threshold = Annotated[int, Field(ge=MIN_THRESHOLD, le=MAX_THRESHOLD, examples=[
 
 
 class RateLimitV1(RequestV1):
-    """A limit of at most `threshold` in any rolling second or minute."""
+    """A limit of at most `threshold` in any rolling window of its unit."""
 
     type: TypeName
     unit: RateUnitName
@@ -36,7 +36,7 @@ class RateLimitV1(RequestV1):
 
 
 class UsageLimitV1(RequestV1):
-    """A limit of at most `threshold` in one UTC day or calendar month."""
+    """A limit of at most `threshold` in each window of its unit, by the UTC calendar."""
 
     type: TypeName
     unit: UsageUnitName
