@@ -15,9 +15,42 @@ import pytest
 from tests.test_architecture import PACKAGES, Module, Sources, functions, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS_OF_DOCSTRINGS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
-ROOMS_OF_ASSIGNMENTS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
-ROOMS_OF_VARIABLES = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
+ROOMS_OF_DOCSTRINGS = (
+    "bench",
+    "commands",
+    "control",
+    "deploy",
+    "launcher",
+    "policy",
+    "proxy",
+    "runtime",
+    "tests",
+    "trainer",
+)
+ROOMS_OF_ASSIGNMENTS = (
+    "bench",
+    "commands",
+    "control",
+    "deploy",
+    "launcher",
+    "policy",
+    "proxy",
+    "runtime",
+    "tests",
+    "trainer",
+)
+ROOMS_OF_VARIABLES = (
+    "bench",
+    "commands",
+    "control",
+    "deploy",
+    "launcher",
+    "policy",
+    "proxy",
+    "runtime",
+    "tests",
+    "trainer",
+)
 
 ROOMS_OF_FIELDS = ("commands", "deploy", "launcher", "runtime", "trainer")
 

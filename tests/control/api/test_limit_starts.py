@@ -180,7 +180,8 @@ async def test_new_group_with_an_old_external_id_starts_at_0(plane: ControlPlane
 async def test_only_limits_that_are_added_or_changed_start(plane: ControlPlane, now_ms: int) -> None:
     customer = await plane.group("customer")
     await called(plane, (now_ms, customer))
-    requests, tokens_a_day = Limit(LimitType.REQUEST, Unit.DAY, 5), Limit(LimitType.TOKEN, Unit.DAY, 500)
+    requests = Limit(LimitType.REQUEST, Unit.DAY, 5)
+    tokens_a_day = Limit(LimitType.TOKEN, Unit.DAY, 500)
     steps: list[tuple[tuple[Limit, ...], set[Kind]]] = [
         ((requests,), {(LimitType.REQUEST, Unit.DAY)}),
         ((requests,), set()),
@@ -198,7 +199,8 @@ async def test_only_limits_that_are_added_or_changed_start(plane: ControlPlane, 
 async def test_limit_that_another_change_removes_meanwhile_starts_again(plane: ControlPlane, now_ms: int) -> None:
     customer = await plane.group("customer")
     await called(plane, (now_ms, customer))
-    first, added = Limit(LimitType.REQUEST, Unit.DAY, 5), Limit(LimitType.TOKEN, Unit.DAY, 500)
+    first = Limit(LimitType.REQUEST, Unit.DAY, 5)
+    added = Limit(LimitType.TOKEN, Unit.DAY, 500)
     source = Counts(now_ms + 1)
     await change(plane, source, customer, (SlugLimits(SLUG, (), (first,)),))
     source.raised.clear()
@@ -267,9 +269,9 @@ async def test_change_of_a_usage_limit_is_503_without_redis_and_others_are_made(
         assert (await plane.get(path)).ok()["models"] == customer["models"]
         too_high: Any = usage_limits(("REQUEST", "DAY", -1))
         (await plane.patch(path, too_high)).refused(400)
-        kept = usage_limits(("REQUEST", "DAY", 9))
-        kept["models"][0]["rate_limits"] = [{"type": "REQUEST", "unit": "MINUTE", "threshold": 5}]
-        (await plane.patch(path, {**kept, "metadata": {"name": "Customer"}})).ok()
+        same_limits = usage_limits(("REQUEST", "DAY", 9))
+        same_limits["models"][0]["rate_limits"] = [{"type": "REQUEST", "unit": "MINUTE", "threshold": 5}]
+        (await plane.patch(path, {**same_limits, "metadata": {"name": "Customer"}})).ok()
         (await plane.patch(path, {"models": []})).ok()
 
 
