@@ -162,7 +162,7 @@ async def test_a_receiver_that_reads_slowly_but_steadily_is_waited_for(world: Wo
 
     world.receiver.plan(read_slowly)
     id = await world.requests.ended(URL, b'"' + b"x" * 30_000_000 + b'"')
-    async with delivering(world.place, TellerTimeouts(head_s=1, progress_s=3, whole_s=60)) as worker:
+    async with delivering(world.place, TellerTimeouts(head_s=5, progress_s=60, whole_s=600)) as worker:
         await world.requests.until(id, Status.SUCCEEDED)
     assert worker.troubles == []
     assert len(world.told(id)) == 1
