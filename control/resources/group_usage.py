@@ -185,9 +185,11 @@ def _meters(slugs: Iterable[SlugBounds]) -> list[Meter]:
 
 
 async def _read_used(source: UsageSource | None, meters: Sequence[Meter]) -> dict[Meter, Used]:
+    if source is not None:
+        return dict(zip(meters, await source.used(meters), strict=True))
     now_ms = _now_ms()
-    read = [_unused(meter, now_ms) for meter in meters] if source is None else await source.used(meters)
-    return dict(zip(meters, read, strict=True))
+    unused = {unit: Used(0, 0 if unit.is_rolling else until_end_ms(unit, now_ms)) for unit in Unit}
+    return {meter: unused[meter.unit] for meter in meters}
 
 
 def _uses_of(slugs: Sequence[SlugBounds], usage: Mapping[Meter, Used], levels: Mapping[str, int]) -> list[LimitUse]:
@@ -218,10 +220,6 @@ def limit_uses(of_slug: SlugBounds, usage: Sequence[Used], levels: Mapping[str, 
 
 
 _UNITS = {unit: number for number, unit in enumerate(Unit)}
-
-
-def _unused(meter: Meter, now_ms: int) -> Used:
-    return Used(0, 0 if meter.unit.is_rolling else until_end_ms(meter.unit, now_ms))
 
 
 def _now_ms() -> int:

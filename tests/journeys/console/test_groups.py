@@ -5,6 +5,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
+from policy.limits.kinds import LimitType, Unit
 from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in, until_dialog_is_gone
 from tests.journeys.product import models
@@ -37,6 +38,26 @@ async def test_cascading_conflict_is_explained_before_a_child_is_created(page: P
     group = await _group(stage, f"{stage.name}{HOSTILE}")
     assert group["models"] == models(stage.slug, ("REQUEST", "MINUTE", 50))
     assert group["hierarchy"] == {"limit_enforcement": "CASCADING", "parent_group_id": top}
+
+
+async def test_limits_of_every_kind_are_set_in_the_form(page: Page, stage: Stage) -> None:
+    group_id = await stage.operator.group(stage.name, models(stage.slug))
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
+    await page.get_by_text(stage.slug, exact=True).click()
+    limits = [(kind_type, Unit.MINUTE, 100 + place) for place, kind_type in enumerate(LimitType)]
+    usages = [(unit, kind_type) for unit in Unit if not unit.is_rolling for kind_type in LimitType]
+    limits += [(kind_type, unit, place) for place, (unit, kind_type) in enumerate(usages)]  # the first one is 0
+    for kind_type, unit, threshold in limits:
+        window = "" if unit.is_rolling else f" a {unit.lower()}"
+        await page.get_by_label(f"{kind_type.noun.capitalize()}{window}", exact=True).fill(str(threshold))
+    await page.get_by_role("button", name="Review changes").click()
+    for kind_type, unit, _ in limits:
+        name = f"{stage.slug} {kind_type.noun} a {unit.lower()}"
+        await expect(page.get_by_role("rowheader", name=name, exact=True)).to_be_visible()
+    await page.get_by_role("button", name="Save").click()
+    await page.wait_for_url(f"**/console/groups?id={group_id}")
+    await expect(page.get_by_role("meter", name=f"output tokens a month of {stage.slug}")).to_be_visible()
+    assert (await _group(stage, stage.name))["models"] == models(stage.slug, *limits)
 
 
 async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
