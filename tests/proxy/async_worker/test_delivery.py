@@ -5,18 +5,19 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 
 from proxy.async_requests import deliveries
-from proxy.async_requests.queues import DELIVERY_TRIES, LEASE_S
+from proxy.async_requests.queues import LEASE_S
 from proxy.async_requests.requests import Delivery, RequestState
 from proxy.async_requests.states import Status, WebhookStatus
 from proxy.async_worker.delivery import AnswerLostError, Deliveries, DeliveryParts
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from tests.fakes.async_queue import FakeAsyncQueue
 from tests.proxy.async_worker.deliveries import ENDED_MS, URL, Clock, end_request
-from tests.waiting import eventually
+from tests.waiting import eventually, until_still
 
 SKIPS_IDLE_TIME = True
 
@@ -152,16 +153,21 @@ async def test_a_refused_delivery_is_tried_five_times_over_ten_minutes(
     caplog.set_level(logging.INFO)
     world.teller.trouble[URL] = "the receiver answered 500"
     await end_request(world.queue, answer=b"1")
-    begun_s: list[float] = []
     recorded: Counter[str] = Counter()
-    while len(begun_s) < DELIVERY_TRIES:
-        await world.sweep()
-        if not (await world.queue.sweep("ws_1")).deliveries and not world.teller.told[len(begun_s) :]:
+
+    def is_recorded(tries: int) -> bool:
+        recorded.update(world.counted()[0])
+        return recorded.total() == tries
+
+    for tries, due_s in enumerate((0, 15, 60, 180, 600), 1):
+        if due_s:
+            world.clock.move(due_s - 1 - (world.clock() - ENDED_MS) / 1000)
+            await world.sweep()
+            await until_still(lambda: len(world.teller.told))
+            assert len(world.teller.told) == tries - 1
             world.clock.move(1)
-            continue
-        await eventually(lambda: recorded.update(world.counted()[0]) or recorded.total() > len(begun_s))
-        begun_s.append((world.clock() - ENDED_MS) / 1000)
-    assert begun_s == [0, 15, 60, 180, 600]
+        await world.sweep()
+        await eventually(partial(is_recorded, tries))
     assert recorded == {"failed": 4, "given_up": 1}
     state = await world.state()
     assert (state.status, state.webhook_status) == (Status.WEBHOOK_FAILED, WebhookStatus.FAILED)
