@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from policy.limits.kinds import LimitType, Unit
 from tests.journeys.conftest import Stage
-from tests.journeys.product import COMMAND
+from tests.journeys.product import COMMAND, models
 
 CREDENTIAL = "sk-policy-file-journey"
 GROUPS = 40
@@ -100,6 +101,25 @@ async def test_apply_goes_on_after_a_kill_and_then_has_nothing_to_do(acme: Tenan
     assert {group["managed_by"]["name"] for group in groups} == {"journey"}
     (webhook,) = (await acme.got("webhooks", "list"))["items"]
     assert (webhook["enabled"], webhook["managed_by"]["drifted"]) == (False, False)
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(await acme.did("export"))
+    assert (await acme.run("plan", str(exported)))[0] == 0
+
+
+async def test_limits_of_every_kind_are_planned_applied_and_exported(acme: Tenant, tmp_path: Path) -> None:
+    slug = f"{acme.prefix}/chat"
+    usages = [(kind_type, unit) for kind_type in LimitType for unit in Unit if not unit.is_rolling]
+    kinds = [*((kind_type, Unit.MINUTE) for kind_type in LimitType), *usages]
+    limits = [(kind_type.value, unit.value, threshold) for threshold, (kind_type, unit) in enumerate(kinds)]
+    group = {"external_entity_id": "company", "models": models(slug, *limits)}
+    file = tmp_path / "kinds.yaml"
+    file.write_text(json.dumps({"version": 1, "name": "kinds", "groups": [group]}))
+
+    status, planned = await acme.run("plan", str(file))
+    assert status == 2
+    assert all(kind_type in planned and unit in planned for kind_type, unit in kinds)
+    await acme.did("apply", str(file))
+    assert (await acme.got("groups", "get", "company"))["models"] == group["models"]
     exported = tmp_path / "exported.yaml"
     exported.write_text(await acme.did("export"))
     assert (await acme.run("plan", str(exported)))[0] == 0
