@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from policy.billing import Tokens
+from policy.limits.kinds import LimitType
 from tests.journeys.conftest import Stage
 from tests.journeys.limits.test_limits_live import Answer
 from tests.journeys.limits.test_limits_live import ask as call
@@ -90,18 +92,21 @@ def set_limit(stage: Stage, limit: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
-async def test_kind_set_by_a_command_is_enforced_named_counted_and_exported(caller: Caller) -> None:
+@pytest.mark.parametrize("kind_type", [LimitType.OUTPUT_TOKEN, LimitType.UNCACHED_INPUT_TOKEN])
+async def test_kind_set_by_a_command_is_enforced_named_counted_and_exported(
+    caller: Caller, kind_type: LimitType
+) -> None:
     stage = caller.stage
-    set_limit(stage, "OUTPUT_TOKEN/MONTH=15")
+    set_limit(stage, f"{kind_type}/MONTH=15")
 
     async def refusal() -> Answer | None:
         answer = await caller.call()
         return answer if answer.status == 429 else None
 
-    refused: Answer = await stage.until(refusal, "output tokens are used up")
-    assert "15 OUTPUT_TOKEN per MONTH" in refused.body["error"]
+    refused: Answer = await stage.until(refusal, "the tokens are used up")
+    assert f"15 {kind_type} per MONTH" in refused.body["error"]
     assert int(refused.headers["retry-after"]) >= 1
-    counted = 'tollgate_limit_decisions_total{outcome="refused",type="OUTPUT_TOKEN",unit="MONTH"}'
+    counted = f'tollgate_limit_decisions_total{{outcome="refused",type="{kind_type}",unit="MONTH"}}'
 
     async def is_counted() -> bool:
         async with stage.session.get(stage.product.admin + "/metrics") as answer:
@@ -113,13 +118,25 @@ async def test_kind_set_by_a_command_is_enforced_named_counted_and_exported(call
         items = (await stage.operator.call("GET", f"/v1/gateway/groups/{caller.group}/usage"))["items"]
         return [(item["type"], item["unit"], item["current_usage"]) for item in items]
 
+    events = await stage.events_of(stage.name, caller.admitted)
+    tokens = [
+        Tokens(
+            input=event["tokens"]["inputTokens"],
+            output=event["tokens"]["outputTokens"],
+            cached_input=event["tokens"]["cachedInputTokens"],
+        )
+        for event in events
+    ]
+    amount = sum(map(kind_type.amount, tokens))
+    assert amount >= 15
+
     async def is_settled() -> bool:
-        return await used() == [("OUTPUT_TOKEN", "MONTH", 10 * caller.admitted)]
+        return await used() == [(kind_type, "MONTH", amount)]
 
     await stage.until(is_settled, "all calls are settled")
     exported = stage.product.run("export", "--data", str(stage.product.data))
     assert exported.returncode == 0, exported.stderr
-    assert "OUTPUT_TOKEN" in exported.stdout
+    assert kind_type in exported.stdout
     assert "MONTH" in exported.stdout
 
     set_limit(stage, "REQUEST/MINUTE=0")
