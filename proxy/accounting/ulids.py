@@ -26,7 +26,7 @@ class Ulids:
         self._now_ns = now_ns
         self._chance = chance
         self._chars = ""
-        self._left = 0  # of the slices of `_chars`
+        self._remainder = 0  # of the slices of `_chars`
         self._quarter = -1  # quarters of an hour, of 2 ** 20 ms
         self._spelled = ""
 
@@ -35,8 +35,8 @@ class Ulids:
         if ms >> _SPELLED_BITS != self._quarter:
             self._quarter = ms >> _SPELLED_BITS
             self._spelled = "".join([_PAIRS[self._quarter >> shift & 1023] for shift in _TIME_SHIFTS])
-        count = self._left or self._draw()
-        self._left = count - 1
+        count = self._remainder or self._draw()
+        self._remainder = count - 1
         return f"{self._spelled}{_PAIRS[ms >> 10 & 1023]}{_PAIRS[ms & 1023]}{self._chars[_SLICES[count - 1]]}"
 
     def _draw(self) -> int:

@@ -30,7 +30,7 @@ class AnswerStore:
         self._ref = ref
         self._size_bytes = 0
         self._chunks = 0
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self._text = AnswerText()
 
     async def take_all(self, answer: UpstreamAnswer) -> Succeeded | Fault:
@@ -39,12 +39,12 @@ class AnswerStore:
             self._size_bytes += len(data)
             if self._size_bytes > MAX_ANSWER_BYTES:
                 return TOO_LARGE
-            self._waiting += data
-            while len(self._waiting) >= CHUNK_BYTES:
-                await self._store(bytes(self._waiting[:CHUNK_BYTES]))
-                del self._waiting[:CHUNK_BYTES]
-        if self._waiting:
-            await self._store(bytes(self._waiting))
+            self._buffer += data
+            while len(self._buffer) >= CHUNK_BYTES:
+                await self._store(bytes(self._buffer[:CHUNK_BYTES]))
+                del self._buffer[:CHUNK_BYTES]
+        if self._buffer:
+            await self._store(bytes(self._buffer))
         kind = self._text.kind()
         if kind is AnswerKind.BINARY:
             return UNREADABLE

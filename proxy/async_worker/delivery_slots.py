@@ -27,17 +27,17 @@ class DeliverySlots:
         self._slots = slots
         self._workspaces: Counter[str] = Counter()
         self._receivers: Counter[Receiver] = Counter()
-        self._held: dict[str, deque[Delivery]] = {}
+        self._queues: dict[str, deque[Delivery]] = {}
 
     def may_take(self, workspace_id: str) -> bool:
         """Return whether another delivery of the workspace may be taken from the queue."""
-        return self._room(workspace_id) > 0 and len(self._held.get(workspace_id, ())) < MAX_HELD
+        return self._room(workspace_id) > 0 and len(self._queues.get(workspace_id, ())) < MAX_HELD
 
     def begin(self, delivery: Delivery) -> bool:
         """Give a delivery from the queue a slot. Returns False if there is none: then it waits here."""
         if self._try(delivery):
             return True
-        self._held.setdefault(delivery.deployment.workspace_id, deque()).append(delivery)
+        self._queues.setdefault(delivery.deployment.workspace_id, deque()).append(delivery)
         return False
 
     def end(self, delivery: Delivery) -> None:
@@ -54,15 +54,15 @@ class DeliverySlots:
     def drop(self, delivery: Delivery) -> None:
         """Remove a waiting delivery: another process has it."""
         workspace_id = delivery.deployment.workspace_id
-        queue = self._held[workspace_id]
+        queue = self._queues[workspace_id]
         queue.remove(delivery)
         if not queue:
-            del self._held[workspace_id]
+            del self._queues[workspace_id]
 
     def released(self) -> Iterator[Delivery]:
         """Deliveries that waited and have begun now, the oldest of each workspace first."""
-        for workspace_id in list(self._held):
-            for delivery in list(self._held[workspace_id]):
+        for workspace_id in list(self._queues):
+            for delivery in list(self._queues[workspace_id]):
                 if self._room(workspace_id) <= 0:
                     break
                 if self._try(delivery):
@@ -71,7 +71,7 @@ class DeliverySlots:
 
     def held(self) -> list[Delivery]:
         """Return the deliveries that wait."""
-        return [delivery for queue in self._held.values() for delivery in queue]
+        return [delivery for queue in self._queues.values() for delivery in queue]
 
     def _try(self, delivery: Delivery) -> bool:
         workspace_id = delivery.deployment.workspace_id

@@ -24,14 +24,14 @@ class Leases(Generic[Held]):
     ) -> None:
         self._renew = renew
         self._clock = clock
-        self._held: dict[Held, tuple[float, Callable[[], object]]] = {}
+        self._entries: dict[Held, tuple[float, Callable[[], object]]] = {}
 
     def hold(self, one: Held, held_since: float, on_lost: Callable[[], object]) -> None:
         """Renew the lease of `one` from now on. `held_since`: by the clock, before the queue was asked."""
-        self._held[one] = (held_since, on_lost)
+        self._entries[one] = (held_since, on_lost)
 
     def release(self, one: Held) -> None:
-        self._held.pop(one, None)
+        self._entries.pop(one, None)
 
     async def run(self) -> None:
         """Renew until cancelled."""
@@ -42,7 +42,7 @@ class Leases(Generic[Held]):
     async def renew(self) -> bool:
         """Renew all once. Calls `on_lost` for each lease that is lost. Returns False if the queue did not answer."""
         began = self._clock()
-        if not (leases := list(self._held)):
+        if not (leases := list(self._entries)):
             return True
         try:
             async with asyncio.timeout(RENEW_INTERVAL_S):
@@ -51,15 +51,15 @@ class Leases(Generic[Held]):
             self._give_up([one for one in leases if self._is_overdue(one)])
             return False
         for one in leases:
-            if one in self._held:
-                self._held[one] = (began, self._held[one][1])
+            if one in self._entries:
+                self._entries[one] = (began, self._entries[one][1])
         self._give_up(losses)
         return True
 
     def _is_overdue(self, one: Held) -> bool:
-        return one in self._held and self._clock() - self._held[one][0] >= HELD_S
+        return one in self._entries and self._clock() - self._entries[one][0] >= HELD_S
 
     def _give_up(self, losses: Collection[Held]) -> None:
         for one in losses:
-            if (entry := self._held.pop(one, None)) is not None:
+            if (entry := self._entries.pop(one, None)) is not None:
                 entry[1]()

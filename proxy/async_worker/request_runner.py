@@ -87,13 +87,13 @@ class RequestRunner:
         """Deployments with fewer asks than they may have. The first one is next."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Tasks of asks and of attempts."""
-        self._gone: set[DeploymentRef] = set()
+        self._unknown_deployments: set[DeploymentRef] = set()
         """Deployments that seem to be deleted; nothing is asked for them until that is known."""
         self._looking: set[asyncio.Task[None]] = set()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._starts_of: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         """Semaphores by workspace, while one of its requests is to begin."""
-        self._asks_soon = self._stopping = False
+        self._asks_soon = self._is_stopping = False
 
     # --- what there is to do ------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class RequestRunner:
             del self._asks[deployment]
 
     def _wanted(self, deployment: DeploymentRef) -> int:
-        if self._stopping or deployment in self._gone:
+        if self._is_stopping or deployment in self._unknown_deployments:
             return 0
         return min(self._count(deployment), MAX_ASKS)
 
@@ -152,7 +152,7 @@ class RequestRunner:
     def _ask_in_turn(self) -> None:
         """Make one ask per deployment and round, while there are places."""
         self._asks_soon = False
-        if self._stopping:
+        if self._is_stopping:
             return
         refused = 0
         while self._short and refused < len(self._short) and not self._parts.places.is_full:
@@ -227,7 +227,7 @@ class RequestRunner:
         workspace_id = deployment.workspace_id
         of_workspace = self._starts_of.setdefault(workspace_id, asyncio.Semaphore(STARTS_OF_ONE_WORKSPACE))
         async with of_workspace, self._starts:
-            if self._stopping or parts.places.holds_too_much or not self._count(deployment):
+            if self._is_stopping or parts.places.holds_too_much or not self._count(deployment):
                 return None
             held_since = parts.clock()
             try:
@@ -244,8 +244,8 @@ class RequestRunner:
 
     def _deployment_unknown(self, deployment: DeploymentRef) -> None:
         """Fail its requests, once control has confirmed that it was deleted: this machine's policy may be older."""
-        if deployment not in self._gone:
-            self._gone.add(deployment)
+        if deployment not in self._unknown_deployments:
+            self._unknown_deployments.add(deployment)
             task = asyncio.ensure_future(self._fail_if_deleted(deployment))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
@@ -261,14 +261,14 @@ class RequestRunner:
         except (PolicyUnavailableError, QueueUnavailableError):
             pass  # asked again after the next sweep
         finally:
-            self._gone.discard(deployment)
+            self._unknown_deployments.discard(deployment)
             self._take_off(deployment)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
     async def drain(self, timeout_s: float) -> None:
         """Begin no more, let attempts run until the timeout, then hand the rest back."""
-        self._stopping = True
+        self._is_stopping = True
         for deployment in list(self._asks):
             self._review(deployment)
         if self._tasks:

@@ -26,8 +26,8 @@ class Scanner:
     def __init__(self, queue: AttemptQueue, *listeners: Callable[[str, Work], None]) -> None:
         self._queue = queue
         self._listeners = listeners
-        self._wanted: dict[str, None] = {}
-        self._known: set[str] = set()
+        self._due_ids: dict[str, None] = {}
+        self._workspace_ids: set[str] = set()
         self._due_at: dict[str, float] = {}
         """Time at which something in a workspace is due before the next scan."""
         self._wake = asyncio.Event()
@@ -42,7 +42,7 @@ class Scanner:
     async def _listen(self) -> None:
         async for workspace_id in self._queue.queue_hints():
             if workspace_id:
-                self._wanted[workspace_id] = None
+                self._due_ids[workspace_id] = None
             else:  # some may have been missed
                 self._next_scan_at = 0.0
             self._wake.set()
@@ -62,7 +62,7 @@ class Scanner:
 
     async def _until_due(self) -> None:
         at = min(self._next_scan_at, *self._due_at.values()) if self._due_at else self._next_scan_at
-        if not self._wanted:
+        if not self._due_ids:
             try:
                 async with asyncio.timeout(max(0.0, at - monotonic())):
                     await self._wake.wait()
@@ -77,15 +77,15 @@ class Scanner:
         if is_scan:
             names = await self._queue.workspaces()
             self._next_scan_at = now + SCAN_INTERVAL_S
-            self._wanted |= dict.fromkeys(names)
-            self._forget(self._known.difference(names, self._wanted))
-        self._wanted |= {name: None for name, at in self._due_at.items() if at <= now}
-        due = self._wanted
-        self._wanted = {}
+            self._due_ids |= dict.fromkeys(names)
+            self._forget(self._workspace_ids.difference(names, self._due_ids))
+        self._due_ids |= {name: None for name, at in self._due_at.items() if at <= now}
+        due = self._due_ids
+        self._due_ids = {}
         try:
             await self._sweep_all(due)
         except BaseException:
-            self._wanted = due | self._wanted
+            self._due_ids = due | self._due_ids
             raise
 
     async def _sweep_all(self, names: Iterable[str]) -> None:
@@ -102,10 +102,10 @@ class Scanner:
         self._due_at.pop(workspace_id, None)
         work = await self._queue.sweep(workspace_id)
         if work.more:
-            self._wanted[workspace_id] = None
+            self._due_ids[workspace_id] = None
         if work.next_due_in_ms is not None:
             self._plan(workspace_id, work.next_due_in_ms / 1000)
-        self._known.add(workspace_id)
+        self._workspace_ids.add(workspace_id)
         self._tell(workspace_id, work)
 
     def _plan(self, workspace_id: str, wait_s: float) -> None:
@@ -116,7 +116,7 @@ class Scanner:
     def _forget(self, workspace_ids: Iterable[str]) -> None:
         """Report that there is no more work in these workspaces."""
         for workspace_id in workspace_ids:
-            self._known.discard(workspace_id)
+            self._workspace_ids.discard(workspace_id)
             self._due_at.pop(workspace_id, None)
             self._tell(workspace_id, NOTHING)
 

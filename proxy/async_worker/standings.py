@@ -25,15 +25,15 @@ class Standings:
         self._queue = queue
         self._asking = asking
         self._clock = clock
-        self._known: dict[DeploymentRef, tuple[bool, float]] = {}  # and when the queue was last told
+        self._reports: dict[DeploymentRef, tuple[bool, float]] = {}  # and when the queue was last told
         self._untold: dict[DeploymentRef, None] = {}
         self._changed = asyncio.Event()
 
     def tell(self, deployment: DeploymentRef, ready: bool) -> None:
         """A replica of the deployment is healthy, or none is."""
-        before = self._known.get(deployment)
+        before = self._reports.get(deployment)
         if before is None or before[0] is not ready or self._clock() - before[1] >= INTERVAL_S:
-            self._known[deployment] = (ready, self._clock())
+            self._reports[deployment] = (ready, self._clock())
             self._untold[deployment] = None
             self._changed.set()
 
@@ -50,7 +50,7 @@ class Standings:
             self._untold = {}
             for deployment in untold:
                 try:
-                    await self._queue.report_standing(deployment, self._known[deployment][0])
+                    await self._queue.report_standing(deployment, self._reports[deployment][0])
                 except QueueUnavailableError:
                     break
 
@@ -58,7 +58,7 @@ class Standings:
         """Report the deployments that still ask again; forget those that have not asked for long."""
         now = self._clock()
         for deployment in self._asking():
-            if deployment in self._known:
-                self._known[deployment] = (self._known[deployment][0], now)
+            if deployment in self._reports:
+                self._reports[deployment] = (self._reports[deployment][0], now)
                 self._untold[deployment] = None
-        self._known = {one: report for one, report in self._known.items() if now - report[1] < STANDING_S}
+        self._reports = {one: report for one, report in self._reports.items() if now - report[1] < STANDING_S}

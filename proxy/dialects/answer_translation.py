@@ -151,8 +151,8 @@ class TranslatingStreamReader(FinishingReader):
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._piece(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        last += self._held + self._written(self._reader.finished())
-        self._held = b""
+        last += self._end_frames + self._written(self._reader.finished())
+        self._end_frames = b""
         ending = self._answer.end(self._meter.tokens)
         left_out = self._reader.left_out.names + self._context.left_out.names
         if not self.streams:
@@ -285,7 +285,7 @@ def _without_unread(event: Json) -> tuple[Json, bool]:
 class TranslatingBodyReader(NothingHeld):
     """Reads a body of the target's dialect and returns one of the caller's."""
 
-    __slots__ = ("_caller", "_context", "_held", "_meter", "_result", "_size", "_target", "failed", "unknown_stop")
+    __slots__ = ("_caller", "_context", "_meter", "_pieces", "_result", "_size", "_target", "failed", "unknown_stop")
     streams = False
 
     def __init__(self, target: Dialect, caller: Dialect, context: AnswerContext, meter: UsageMeter) -> None:
@@ -293,7 +293,7 @@ class TranslatingBodyReader(NothingHeld):
         self._caller = caller
         self._context = context
         self._meter = meter
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._size = 0
         self._result: bytes | None = None
         self.failed = False
@@ -307,12 +307,12 @@ class TranslatingBodyReader(NothingHeld):
         self._size += len(data)
         if self._size > MAX_BODY_BYTES:
             raise UpstreamResetError("the answer is too large to translate")
-        self._held.append(data)
+        self._pieces.append(data)
         return b""
 
     def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
-        raw = yield from SegmentedBody(*self._held).join_in_slices()
-        self._held.clear()
+        raw = yield from SegmentedBody(*self._pieces).join_in_slices()
+        self._pieces.clear()
         try:
             answer, outline = yield from parse_in_slices(raw)
         except TooManyValuesError as error:

@@ -190,7 +190,7 @@ class JsonLinesReader(ScanningReader):
 class BodyReader(ScanningReader):
     """Holds a JSON body until it is complete. A body too large to hold passes, except for its last bytes."""
 
-    __slots__ = ("_held", "_limit", "_result", "_scanner", "_size")
+    __slots__ = ("_limit", "_pieces", "_result", "_scanner", "_size")
     streams = False
 
     def __init__(
@@ -203,7 +203,7 @@ class BodyReader(ScanningReader):
         limit: int = MAX_BODY_BYTES,
     ) -> None:
         super().__init__(slug, meter, event_meter, holder)
-        self._held: deque[bytes] = deque()
+        self._pieces: deque[bytes] = deque()
         self._size = 0
         self._limit = limit
         self._scanner: MemberScanner | None = None
@@ -211,7 +211,7 @@ class BodyReader(ScanningReader):
         self._result: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        self._held.append(data)
+        self._pieces.append(data)
         self._size += len(data)
         if self._scanner is None:
             if self._size <= self._limit:
@@ -219,17 +219,17 @@ class BodyReader(ScanningReader):
             self._scanner = self._new_scanner()
         passing = b""
         for _ in range(2):  # one more than came, so that less and less is held
-            if len(self._held) > 1:
-                passing += self._scanner.feed(self._held.popleft())
+            if len(self._pieces) > 1:
+                passing += self._scanner.feed(self._pieces.popleft())
         return passing
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:
         """Parse and rename in slices. Never raises: a body that is not JSON passes unchanged."""
         if self._scanner is not None:
-            self._result = yield from _scanned(self._scanner, SegmentedBody(*self._held))
+            self._result = yield from _scanned(self._scanner, SegmentedBody(*self._pieces))
             return
-        raw = yield from SegmentedBody(*self._held).join_in_slices()
-        self._held.clear()
+        raw = yield from SegmentedBody(*self._pieces).join_in_slices()
+        self._pieces.clear()
         try:
             answer, outline = yield from parse_in_slices(raw)
         except (TooManyValuesError, orjson.JSONDecodeError):
@@ -246,7 +246,7 @@ class BodyReader(ScanningReader):
             at_once(self.prepare_end_in_slices())
         if self._result is not None:
             return self._result
-        raw = b"".join(self._held)
+        raw = b"".join(self._pieces)
         try:
             answer = orjson.loads(raw)
         except orjson.JSONDecodeError:

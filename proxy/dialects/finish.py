@@ -98,7 +98,7 @@ class EventRoles:
     def __init__(self, *, output: str, part_end: str = "", last: frozenset[str] = frozenset()) -> None:
         """`output` and `part_end` are regular expressions of whole types."""
         self.last = last
-        self._known: dict[bytes, Role] = {}
+        self._roles: dict[bytes, Role] = {}
         self.kinds = [(re.compile(kind.encode()), role) for kind, role in _kinds(output, part_end, last) if kind]
 
     def of_frame(self, frame: bytes) -> Role | None:
@@ -116,11 +116,11 @@ class EventRoles:
         return self._of(kind.encode(errors="replace")) if isinstance(kind, str) else Role.OTHER
 
     def _of(self, kind: bytes) -> Role:
-        role = self._known.get(kind)
+        role = self._roles.get(kind)
         if role is None:
             role = next((role for pattern, role in self.kinds if pattern.fullmatch(kind)), Role.OTHER)
-            if len(self._known) < MAX_KNOWN_TYPES and len(kind) <= MAX_TYPE_BYTES:
-                self._known[kind] = role
+            if len(self._roles) < MAX_KNOWN_TYPES and len(kind) <= MAX_TYPE_BYTES:
+                self._roles[kind] = role
         return role
 
 
@@ -144,12 +144,13 @@ class FinishingReader:
     """Holds the finish and the end of an answer, for all readers of streams. Subclasses read the frames."""
 
     __slots__ = (
-        *("_finish", "_held", "_is_alone", "_is_complete", "_waited", "_waits", "ended", "failed", "flows", "waits"),
+        *("_end_frames", "_finish", "_is_alone", "_is_complete", "_waited", "_waits", "ended", "failed", "flows"),
+        "waits",
     )
 
     def __init__(self, *, is_alone: bool = True) -> None:
         """`is_alone`: the answer has one choice, so that its finish is the finish of all."""
-        self._held = b""
+        self._end_frames = b""
         self._finish = Role.OUTPUT
         """The role of what came since the last output: nothing, the end of a part, or the finish."""
         self._is_alone = is_alone
@@ -176,7 +177,7 @@ class FinishingReader:
         stands_alone = self._is_alone and self._finish is Role.FINISH
         if self._is_complete or (stands_alone and self._waited == WAITS_FOR_USAGE):
             self.ended = True
-            self._held = b"" if self.failed else self._missing_end()
+            self._end_frames = b"" if self.failed else self._missing_end()
         elif stands_alone:
             self._begin_wait()
         return frames
@@ -200,7 +201,7 @@ class FinishingReader:
             self._waited = 0
         elif role is not Role.OTHER:
             self._finish = max(role, self._finish)
-        if self._finish is Role.OUTPUT or (role is Role.OTHER and not self._held and not reported):
+        if self._finish is Role.OUTPUT or (role is Role.OTHER and not self._end_frames and not reported):
             return before + frame
         if not reported:
             return before + self._wait_with(frame)
@@ -213,8 +214,8 @@ class FinishingReader:
 
     def _leave_failed(self, frame: bytes, role: Role) -> bytes:
         """Let all of an answer that failed leave at once. The failure ends it unless output follows."""
-        frames = self._held
-        self._held = b""
+        frames = self._end_frames
+        self._end_frames = b""
         if role is not Role.OTHER or not self._is_complete:
             self._is_complete = True
             self._begin_wait()
@@ -223,12 +224,12 @@ class FinishingReader:
     def _let_go(self) -> bytes:
         """Return the held frames; they no longer wait."""
         self.waits = 0
-        frames = self._held
-        self._held = b""
+        frames = self._end_frames
+        self._end_frames = b""
         return frames
 
     def _wait_with(self, frame: bytes) -> bytes:
-        if not self._held:
+        if not self._end_frames:
             self._begin_wait()
         return self._hold(frame)
 
@@ -238,10 +239,10 @@ class FinishingReader:
 
     def _hold(self, frame: bytes) -> bytes:
         """Hold a frame, or of too many bytes only the tail. Returns what passes."""
-        frames = self._held + frame
+        frames = self._end_frames + frame
         keep = len(frames) if len(frames) <= MAX_HELD_BYTES + sse.MAX_FRAME_BYTES else TAIL_BYTES
         passing = frames[: len(frames) - keep]
-        self._held = frames[len(frames) - keep :]
+        self._end_frames = frames[len(frames) - keep :]
         return passing
 
 

@@ -39,13 +39,13 @@ class SpokenDialects:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: OrderedDict[_Key, tuple[str, float]] = OrderedDict()
+        self._entries: OrderedDict[_Key, tuple[str, float]] = OrderedDict()
 
     def known(self, target: Target, caller_dialect: str) -> str | None:
         """Return the dialect that `target` answered in within the last hour."""
-        if not self._known:  # as for nearly all workers
+        if not self._entries:  # as for nearly all workers
             return None
-        entry = self._known.get((target, caller_dialect))
+        entry = self._entries.get((target, caller_dialect))
         if entry is None:
             return None
         dialect, until = entry
@@ -55,10 +55,10 @@ class SpokenDialects:
         return dialect
 
     def remember(self, target: Target, caller_dialect: str, dialect: str) -> None:
-        self._known[target, caller_dialect] = dialect, self._clock() + REMEMBERED_S
-        self._known.move_to_end((target, caller_dialect))
-        if len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
+        self._entries[target, caller_dialect] = dialect, self._clock() + REMEMBERED_S
+        self._entries.move_to_end((target, caller_dialect))
+        if len(self._entries) > MAX_REMEMBERED:
+            self._entries.popitem(last=False)
 
     def forget(self, target: Target, caller_dialect: str) -> None:
-        self._known.pop((target, caller_dialect), None)
+        self._entries.pop((target, caller_dialect), None)

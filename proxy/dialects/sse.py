@@ -41,11 +41,11 @@ class Framer:
     `at_boundary`: nothing is held back, and the next byte begins a frame.
     """
 
-    __slots__ = ("_begun", "_held", "_held_bytes", "_last", "_leads", "_limit", "_oversized", "at_boundary")
+    __slots__ = ("_begun", "_held_bytes", "_last", "_leads", "_limit", "_oversized", "_pieces", "at_boundary")
 
     def __init__(self, limit: int = MAX_FRAME_BYTES) -> None:
         self._begun = False
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._held_bytes = 0
         self._last = b""
         """The last two bytes held: together with the next ones they may form a blank line."""
@@ -57,10 +57,10 @@ class Framer:
 
     def split(self, data: bytes) -> list[Piece]:
         """Return the pieces that `data` completes; hold the rest."""
-        if self._held and self._completes_nothing(data):
+        if self._pieces and self._completes_nothing(data):
             self._hold(data)
             return []
-        buffer = b"".join((*self._held, data)) if self._held else data
+        buffer = b"".join((*self._pieces, data)) if self._pieces else data
         pieces: list[Piece] = []
         start = 0 if self._begun else self._pass_byte_order_mark(buffer, pieces)
         search_from = max(0, self._held_bytes - 2)
@@ -81,8 +81,8 @@ class Framer:
 
     def flush(self) -> bytes:
         """Return what is held at the end of the stream: the bytes after the last blank line."""
-        rest = b"".join(self._held)
-        self._held = []
+        rest = b"".join(self._pieces)
+        self._pieces = []
         self._held_bytes = 0
         self._last = b""
         return rest
@@ -105,7 +105,7 @@ class Framer:
         return _frame_end(joint, 0, CR in joint) < 0
 
     def _hold(self, data: bytes) -> None:
-        self._held.append(data)
+        self._pieces.append(data)
         self._held_bytes += len(data)
         self._last = (self._last + data[-2:])[-2:]
 
@@ -134,7 +134,7 @@ class Framer:
         if self._oversized and len(rest) > 2:  # the last two bytes may be the start of the blank line
             pieces.append((rest[:-2], MIDDLE))
             rest = rest[-2:]
-        self._held = [rest] if rest else []
+        self._pieces = [rest] if rest else []
         self._held_bytes = len(rest)
         self._last = rest[-2:]
         begins = rest[:1] in _LINE_BEGINNINGS or not self._begun

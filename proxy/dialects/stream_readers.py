@@ -47,8 +47,8 @@ class StreamReader(FinishingReader):
     """Reads a stream: each frame passes as soon as it is complete, but for its finish and its end."""
 
     __slots__ = (
-        *("_pattern", "_drop_usage", "_expected", "_framer", "_scanned_role", "_scanner", "_shape", "_slug"),
-        *("_lessons", "_opening", "_opening_as_slug", "reported"),
+        *("_drop_usage", "_expected", "_framer", "_lessons", "_opening", "_opening_as_slug", "_pattern"),
+        *("_scanned_role", "_scanner", "_shape", "_slug", "reported"),
     )
 
     streams = True
@@ -94,8 +94,8 @@ class StreamReader(FinishingReader):
     def end(self) -> bytes:
         rest = self._framer.flush()
         last = self._passed(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
-        frames = self._held
-        self._held = b""
+        frames = self._end_frames
+        self._end_frames = b""
         return last + frames
 
     def prepare_end_in_slices(self) -> Generator[None, None, None]:

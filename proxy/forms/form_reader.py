@@ -36,8 +36,8 @@ class FormReader:
     """One form. `model`: its value, once that part is complete."""
 
     __slots__ = (
-        *("_at", "_boundary", "_content_bytes", "_data", "_head", "_model_at", "_model_bytes", "_out", "_parts"),
-        *("_seen", "_state", "_state_part", "_takes_state", "_value", "model", "most_n", "n", "streaming"),
+        *("_at", "_boundary", "_content_bytes", "_data", "_head", "_model_at", "_model_bytes", "_names", "_out"),
+        *("_parts", "_state", "_state_part", "_takes_state", "_value", "model", "most_n", "n", "streaming"),
     )
 
     def __init__(self, boundary: bytes) -> None:
@@ -52,7 +52,7 @@ class FormReader:
         self._parts = 0
         self._value: bytes | None = None
         """The content of a guarded part so far; None in any other part."""
-        self._seen: set[bytes] = set()
+        self._names: set[bytes] = set()
         self._state_part = ""
         """The name of a part that names state in the vendor's account."""
         self._takes_state = True
@@ -151,9 +151,9 @@ class FormReader:
             self._state_part = head.name.decode()
             self._check_state()
         if head.name in GUARDED:
-            if head.name in self._seen:
+            if head.name in self._names:
                 raise MalformedRequestError(f"{head.name.decode()} occurs more than once in the form")
-            self._seen.add(head.name)
+            self._names.add(head.name)
             self._value = b""
         if head.name == _MODEL:  # its bytes are replaced
             self._model_bytes = end + 4 - start

@@ -53,14 +53,14 @@ class Outline:
     A placeholder follows the string's first bytes where a translation reads them: the scheme of a URL.
     """
 
-    __slots__ = ("_copied_to", "_spans", "_written", "key_spans", "text")
+    __slots__ = ("_copied_to", "_output", "_spans", "key_spans", "text")
 
     def __init__(self, raw: bytes) -> None:
         self.text = b""
         self.key_spans: list[tuple[int, int]] = []
         """Start and end of each key of the outermost object in the original; empty if that was not walked."""
         self._spans = PlaceholderSpans(raw, secrets.token_hex(12).encode(), [], [])  # no caller can foresee the marker
-        self._written = BytesIO()
+        self._output = BytesIO()
         self._copied_to = 0
 
     def add_placeholder(self, start: int, end: int) -> None:
@@ -69,7 +69,7 @@ class Outline:
         Call it in the order of the text, and fewer than 10 ** DIGITS times.
         """
         spans = self._spans
-        buffer = self._written
+        buffer = self._output
         raw = spans.text
         starts = spans.starts
         if raw[start] in _HEADS:
@@ -82,8 +82,8 @@ class Outline:
 
     def finish(self) -> bytes:
         """Complete `text`, and return it."""
-        self._written.write(self._spans.text[self._copied_to :])
-        self.text = self._written.getvalue()
+        self._output.write(self._spans.text[self._copied_to :])
+        self.text = self._output.getvalue()
         return self.text
 
     def appears_in(self, value: object) -> bool:

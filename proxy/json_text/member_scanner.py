@@ -70,14 +70,14 @@ class MemberScanner:
     """
 
     __slots__ = (
-        *("_awaits_value", "_backslash", "_base", "_copied_to", "_depth", "_dropping", "_found", "_holder"),
-        *("_in_string", "_in_value", "_key", "_key_start", "_members", "_piece", "_value", "_value_start", "_wanted"),
+        *("_awaits_value", "_backslash", "_base", "_copied_to", "_depth", "_dropping", "_holder", "_in_string"),
+        *("_in_value", "_key", "_key_start", "_listener", "_members", "_piece", "_search", "_value", "_value_start"),
         "objects",
     )
 
     def __init__(self, search: Wanted, listener: Callable[[Json], None]) -> None:
-        self._wanted = search
-        self._found = listener
+        self._search = search
+        self._listener = listener
         self.objects = 0
         """Number of outermost objects that are complete."""
         self._members: Json = {}
@@ -202,8 +202,8 @@ class MemberScanner:
             self._members = {}
             self._key = None
             self._in_value = False
-        elif level == 2 and bracket == _OBJECT and self._in_value and self._key_name() == self._wanted.holder:
-            self._holder = self._members[self._wanted.holder or ""] = {}
+        elif level == 2 and bracket == _OBJECT and self._in_value and self._key_name() == self._search.holder:
+            self._holder = self._members[self._search.holder or ""] = {}
             self._key = None
             self._in_value = False
 
@@ -224,23 +224,23 @@ class MemberScanner:
         members = self._members
         self._members = {}
         self._holder = None
-        self._found(members)
+        self._listener(members)
 
     def _begin_value(self, masked: bytes, at: int, out: list[bytes]) -> None:
         self._in_value = True
         name = self._key_name()
-        if name in self._wanted.names:
+        if name in self._search.names:
             self._value = Capture(MAX_VALUE_BYTES)
             self._value_start = at
-        if name == _MODEL and self._wanted.model is not None:
+        if name == _MODEL and self._search.model is not None:
             self._replace_value(masked, at, out)
 
     def _replace_value(self, masked: bytes, at: int, out: list[bytes]) -> None:
         """Pass the replacement on where the value begins, behind its white space."""
         start = len(masked) - len(masked[at:].lstrip(_WHITESPACE))
         self._awaits_value = start == len(masked)
-        if not self._awaits_value and self._wanted.model is not None:
-            out += self._piece[self._copied_to : start], self._wanted.model
+        if not self._awaits_value and self._search.model is not None:
+            out += self._piece[self._copied_to : start], self._search.model
             self._dropping = _STRING if masked[start] == _QUOTE else _VALUE
 
     def _end_value(self, at: int) -> None:

@@ -195,7 +195,7 @@ class _Passage:
 
     __slots__ = (
         *("_answering", "_context", "_count_at", "_delivered", "_due_at", "_flowing", "_head", "_looked_at"),
-        *("_outgoing", "_recorded", "_relay", "_sent", "_timer", "_unread", "_wait", "is_due", "reader", "rest"),
+        *("_outgoing", "_pending", "_recorded", "_relay", "_timer", "_unread", "_wait", "is_due", "reader", "rest"),
     )
 
     def __init__(
@@ -203,7 +203,7 @@ class _Passage:
     ) -> None:
         assert context.delivered is not None
         self._delivered = context.delivered
-        self._sent = context.delivered.pending
+        self._pending = context.delivered.pending
         self._relay = relay
         self._context = context
         self._outgoing = context.outgoing
@@ -239,7 +239,7 @@ class _Passage:
         if not some:
             return True
         has_room = outgoing.write(some)
-        self._sent.append(some)
+        self._pending.append(some)
         if outgoing.sent_bytes > self._count_at:
             self._count()
         return has_room
@@ -280,7 +280,7 @@ class _Passage:
         if reader.failed:
             some = _without_secrets(self._answering, some)
         if some:
-            self._sent.append(some)
+            self._pending.append(some)
             self._count()
             if not context.answered and not reader.failed:
                 self._begin_progress()

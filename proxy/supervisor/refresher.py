@@ -89,7 +89,7 @@ class Refresher:
         self.progress = ""
         """Progress of a fetch of several pages; the replica is behind until it ends. Empty when there is none."""
         self._interrupted: _Fetch | None = None
-        self._wanted = asyncio.Event()
+        self._wake = asyncio.Event()
         self._next_refresh: asyncio.Future[bool] | None = None
         self._on_demand_at_s = float("-inf")
         self._last_duration_s = 0.0
@@ -104,7 +104,7 @@ class Refresher:
                 started_s = time.monotonic()
                 await self._refresh_once(started_s)
                 await asyncio.sleep(MIN_GAP_S)
-                await is_set_within(self._wanted, self._wait_s(time.monotonic() - started_s))
+                await is_set_within(self._wake, self._wait_s(time.monotonic() - started_s))
         finally:
             if self._interrupted is not None:
                 self._interrupted.update.discard()
@@ -120,7 +120,7 @@ class Refresher:
     def hint(self, revision: int | None = None) -> None:
         """Control has committed `revision`. None means that hints may have been missed: refresh."""
         if revision is None or revision != self._replica.version.revision:
-            self._wanted.set()
+            self._wake.set()
 
     async def refresh_on_demand(self) -> bool:
         """Wait for a refresh that starts after this call, for an unknown key. Return whether it succeeded.
@@ -146,11 +146,11 @@ class Refresher:
         """Start the requested refresh, unless one that a hint caused has served it already."""
         if requested is self._next_refresh:
             self._on_demand_at_s = time.monotonic()
-            self._wanted.set()
+            self._wake.set()
 
     async def _refresh_once(self, started_s: float) -> None:
         """Run one refresh and answer those who asked before it began. Those who ask while it runs wait for the next."""
-        self._wanted.clear()
+        self._wake.clear()
         future = self._next_refresh
         self._next_refresh = None
         ok = False

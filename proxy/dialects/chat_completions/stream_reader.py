@@ -43,7 +43,7 @@ class ChatStreamReader:
     """Reads the first choice of one answer."""
 
     __slots__ = (
-        *("_block", "_budget", "_calls", "_details", "_finish", "_id", "_instead", "_is_refused", "_started"),
+        *("_block", "_budget", "_calls", "_details", "_finish", "_has_begun", "_id", "_instead", "_is_refused"),
         *("_stopped", "left_out"),
     )
 
@@ -59,7 +59,7 @@ class ChatStreamReader:
         self._instead = ""
         """A message that came in place of output: if nothing follows it but the end, the answer has failed."""
         self._is_refused = False
-        self._started = False
+        self._has_begun = False
         self._stopped = False
         self.left_out = LeftOut()
 
@@ -72,7 +72,7 @@ class ChatStreamReader:
         if isinstance(choice, dict) and choice.get("index"):
             self.left_out.add("choices.1")
         elif isinstance(choice, dict):
-            if not self._started:
+            if not self._has_begun:
                 events.append(self._start(chunk))
             delta = choice.get("delta")
             if isinstance(delta, dict):
@@ -99,7 +99,7 @@ class ChatStreamReader:
         return self.done_received() if self._finish else []
 
     def _start(self, chunk: Json) -> Started:
-        self._started = True
+        self._has_begun = True
         self._id = text_in(chunk, "id")
         return Started(self._id, integer_in(chunk, "created") or 0)
 

@@ -95,7 +95,7 @@ class SpeechCounter:
 class PictureCounter:
     """Counts the pictures of a stream. A partial picture counts as the part of its picture that was made by then."""
 
-    __slots__ = ("_made", "_parts", "_quality", "_request", "_size", "_tokens", "_unfinished", "pending")
+    __slots__ = ("_partial_tokens", "_parts", "_quality", "_request", "_size", "_tokens", "_unfinished", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, members: Json) -> None:
@@ -106,7 +106,7 @@ class PictureCounter:
         self._quality = members.get("quality")
         self._parts = 1 + _partial_pictures(members.get("partial_images"))
         self._tokens = 0
-        self._made = 0
+        self._partial_tokens = 0
         """The tokens of the open picture that its partial pictures have counted."""
         self._unfinished = b""
 
@@ -133,13 +133,13 @@ class PictureCounter:
         if not isinstance(kind, str) or _OF_PICTURES not in kind or not kind.endswith((_PARTIAL, _COMPLETED)):
             return
         whole = picture_tokens(event.get("size") or self._size, event.get("quality") or self._quality)
-        part = max(0, whole - self._made)
+        part = max(0, whole - self._partial_tokens)
         if kind.endswith(_PARTIAL):
             part = min(part, whole // self._parts)
-            self._made += part
+            self._partial_tokens += part
             part += PARTIAL_PICTURE_TOKENS
         else:
-            self._made = 0
+            self._partial_tokens = 0
         self._tokens += part
 
 

@@ -172,29 +172,29 @@ def text_counter(request: AskedTokens, texts: TextExtractor, stream: DeliveredCo
 class BodyCounter:
     """Counts a body, or the pieces of one that was too large to be held."""
 
-    __slots__ = ("_held", "_request", "_texts", "_weight", "pending")
+    __slots__ = ("_request", "_rest", "_texts", "_weight", "pending")
     expects_usage = True
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self.pending: list[bytes] = []
         self._request = request
         self._texts = texts
-        self._held = b""
+        self._rest = b""
         """The text that is not weighed yet."""
         self._weight = 0
 
     def count(self) -> None:
         for piece in self.pending:
-            if self._held and len(self._held) + len(piece) > SMALL_BYTES:
-                end = self._held.rfind(b"\n") + 1 or len(self._held)
-                self._weight += self._weight_of(self._held[:end])
-                self._held = self._held[end:]
-            self._held += piece
+            if self._rest and len(self._rest) + len(piece) > SMALL_BYTES:
+                end = self._rest.rfind(b"\n") + 1 or len(self._rest)
+                self._weight += self._weight_of(self._rest[:end])
+                self._rest = self._rest[end:]
+            self._rest += piece
         self.pending.clear()
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
-        return _tokens(self._weight + self._weight_of(self._held), self._request, reported_input)
+        return _tokens(self._weight + self._weight_of(self._rest), self._request, reported_input)
 
     def _weight_of(self, piece: bytes) -> int:
         """The weight of the texts in a piece. A piece that has not the dialect's form counts as if all were output."""

@@ -17,30 +17,30 @@ def accepted_id(id: str) -> str:
 class ToolIds:
     """The ids of one conversation. Results follow their calls; of several calls with one id, in their order."""
 
-    __slots__ = ("_latest", "_repeated", "_used", "_waiting")
+    __slots__ = ("_latest", "_queues", "_repeated", "_unique_ids")
 
     def __init__(self) -> None:
-        self._used: set[str] = set()
+        self._unique_ids: set[str] = set()
         self._repeated: dict[str, int] = {}
         """Number of calls that had an id, by the id as Messages accepts it."""
         self._latest: dict[str, str] = {}
-        self._waiting: dict[str, deque[str]] = {}
+        self._queues: dict[str, deque[str]] = {}
         """Calls that have no result yet, by the id that the caller gave."""
 
     def of_call(self, id: str) -> str:
-        name = accepted_id(id) or f"call_{len(self._used)}"
+        name = accepted_id(id) or f"call_{len(self._unique_ids)}"
         unique_id = name
         number = self._repeated.get(name, 1)
-        while unique_id in self._used:
+        while unique_id in self._unique_ids:
             number += 1
             unique_id = f"{name}_{number}"
         self._repeated[name] = number
-        self._used.add(unique_id)
+        self._unique_ids.add(unique_id)
         self._latest[id] = unique_id
-        self._waiting.setdefault(id, deque()).append(unique_id)
+        self._queues.setdefault(id, deque()).append(unique_id)
         return unique_id
 
     def of_result(self, id: str) -> str:
-        if queue := self._waiting.get(id):
+        if queue := self._queues.get(id):
             return queue.popleft()
         return self._latest.get(id) or accepted_id(id) or "call_0"

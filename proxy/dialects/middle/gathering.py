@@ -16,15 +16,15 @@ _SIGNIFICANT = re.compile(r'["\\{}\[\]]')
 class Budget:
     """Number of characters of one answer that may still be gathered; shared by all its texts."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_remainder",)
 
     def __init__(self, most: int = MAX_GATHERED_CHARS) -> None:
-        self._left = most
+        self._remainder = most
 
     def spend(self, chars: int) -> None:
         """Raises `UpstreamCutError` above the bound."""
-        self._left -= chars
-        if self._left < 0:
+        self._remainder -= chars
+        if self._remainder < 0:
             raise UpstreamCutError("the answer is too large to translate")
 
 

@@ -15,13 +15,13 @@ _OF_CALLS = frozenset((ToolCallStarted, ToolCallDelta))
 class PartOrder:
     """Orders the events of one answer. A `PartEnded` follows each tool call."""
 
-    __slots__ = ("_budget", "_deltas", "_open", "_progress", "_waiting")
+    __slots__ = ("_budget", "_deltas", "_open", "_progress", "_queue")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._open: ToolCallStarted | None = None
         self._progress = ObjectProgress()
-        self._waiting: deque[AnswerEvent] = deque()
+        self._queue: deque[AnswerEvent] = deque()
         """Events that wait for the end of the open call; deltas of calls are in `_deltas`."""
         self._deltas: dict[int, list[ToolCallDelta]] = {}
         """The deltas of each call that waits, by its number."""
@@ -47,7 +47,7 @@ class PartOrder:
             self._release(going)
         else:
             self._wait(event)
-            while self._progress.is_complete and self._waiting and self._open is not None:
+            while self._progress.is_complete and self._queue and self._open is not None:
                 self._release(going)
 
     def _pass(self, event: AnswerEvent, going: list[AnswerEvent]) -> None:
@@ -64,7 +64,7 @@ class PartOrder:
     def _wait(self, event: AnswerEvent) -> None:
         if not isinstance(event, ToolCallDelta):
             self._budget.spend(1)
-            self._waiting.append(event)
+            self._queue.append(event)
             if isinstance(event, ToolCallStarted):
                 self._deltas.setdefault(event.number, [])
         elif event.number in self._deltas:
@@ -78,14 +78,14 @@ class PartOrder:
         self._pass_waiting(going)
 
     def _pass_waiting(self, going: list[AnswerEvent]) -> None:
-        while self._waiting and self._open is None:
-            self._pass(self._waiting.popleft(), going)
+        while self._queue and self._open is None:
+            self._pass(self._queue.popleft(), going)
         if self._open is not None:
             for delta in self._deltas.pop(self._open.number, ()):
                 self._pass(delta, going)
 
     def _release_all(self, going: list[AnswerEvent]) -> None:
         """The answer is complete: end the open call, then each call that waited, in the order in which they began."""
-        self._waiting = deque(sorted(self._waiting, key=lambda event: not isinstance(event, ToolCallStarted)))
+        self._queue = deque(sorted(self._queue, key=lambda event: not isinstance(event, ToolCallStarted)))
         while self._open is not None:
             self._release(going)

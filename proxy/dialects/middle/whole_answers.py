@@ -65,8 +65,8 @@ class GatheredAnswer:
     """Gathers the events of a stream for a caller who gets the answer whole. Nothing is written before `end`."""
 
     __slots__ = (
-        *("_budget", "_caller", "_calls", "_context", "_details", "_failure", "_is_open", "_logprobs", "_parts"),
-        *("_started", "_stopped", "_texts", "unknown_stop"),
+        *("_budget", "_caller", "_calls", "_context", "_details", "_failure", "_is_open", "_logprobs", "_opening"),
+        *("_parts", "_stopped", "_texts", "unknown_stop"),
     )
     streams = False
 
@@ -80,7 +80,7 @@ class GatheredAnswer:
         self._calls: dict[int, Gathered] = {}
         self._is_open = False
         """True if the last part may go on."""
-        self._started = Started("")
+        self._opening = Started("")
         self._stopped: Stopped | None = None
         self._failure: Failed | None = None
         self._details = UsageDetails()
@@ -115,8 +115,8 @@ class GatheredAnswer:
                 part.text = text.text()
         fill_empty_arguments(self._parts)
         answer = Answer(
-            self._started.id,
-            self._started.created_s,
+            self._opening.id,
+            self._opening.created_s,
             self._parts,
             self._stopped.stop,
             self._logprobs or None,
@@ -127,7 +127,7 @@ class GatheredAnswer:
     def _add_event(self, event: AnswerEvent) -> None:
         match event:
             case Started():
-                self._started = event
+                self._opening = event
             case TextDelta() | RefusalDelta() | ReasoningDelta():
                 self._add_text(event)
             case ReasoningEnded():

@@ -21,11 +21,11 @@ from proxy.dialects.responses.output_items import (
 class Frames:
     """The SSE frames of one answer, numbered in order."""
 
-    __slots__ = ("_number", "_written")
+    __slots__ = ("_number", "_output")
 
     def __init__(self) -> None:
         self._number = 0
-        self._written: list[bytes] = []
+        self._output: list[bytes] = []
 
     def add(self, kind: str, members: Json) -> None:
         self.add_serialized(kind, orjson.dumps(members)[1:])
@@ -34,18 +34,18 @@ class Frames:
         """`rest`: the members after type and number, with the closing brace."""
         name = kind.encode()
         opening = b'event: %b\ndata: {"type":"%b","sequence_number":%d,' % (name, name, self._number)
-        self._written.append(opening + rest + b"\n\n")
+        self._output.append(opening + rest + b"\n\n")
         self._number += 1
 
     def add_delta(self, opening: bytes, text: str, ending: bytes) -> None:
         """`opening` and `ending`: as `delta_opening` and the open item prepared them."""
-        self._written.append(b'%b%d,"delta":%b%b' % (opening, self._number, orjson.dumps(text), ending))
+        self._output.append(b'%b%d,"delta":%b%b' % (opening, self._number, orjson.dumps(text), ending))
         self._number += 1
 
     def drain(self) -> bytes:
         """Return the frames since the last call."""
-        frames = self._written[0] if len(self._written) == 1 else b"".join(self._written)
-        self._written.clear()
+        frames = self._output[0] if len(self._output) == 1 else b"".join(self._output)
+        self._output.clear()
         return frames
 
 

@@ -49,17 +49,16 @@ class ResponsesStreamReader:
     """Reads one answer."""
 
     __slots__ = (
-        *("_budget", "_calls", "_ended_calls", "_ended_items", "_parts", "_reasoning"),
-        *("_places", "_reasoning_chars", "_seen", "_started", "_summary", "_text_chars", "_text_place"),
-        "left_out",
+        *("_budget", "_calls", "_ended_calls", "_ended_items", "_has_begun", "_parts", "_places", "_places_with_text"),
+        *("_reasoning", "_reasoning_chars", "_summary", "_text_chars", "_text_place", "left_out"),
     )
 
     def __init__(self) -> None:
         self._budget = Budget()
-        self._started = False
+        self._has_begun = False
         self._places: dict[str, int] = {}
         """The place of each item, by its id, where the server does not tell."""
-        self._seen: set[Place] = set()
+        self._places_with_text: set[Place] = set()
         """The parts, or calls (part 0), of which text was read."""
         self._calls: dict[int, int] = {}
         """The number of each tool call, by the index of its item."""
@@ -112,31 +111,31 @@ class ResponsesStreamReader:
             return [delta]
         is_next_part = place[0] == self._text_place[0]
         self._text_place = place
-        self._seen.add(place)
+        self._places_with_text.add(place)
         return [PartEnded(), delta] if is_next_part else [delta]
 
     def _begin(self, event: Json) -> list[AnswerEvent]:
-        if self._started:
+        if self._has_begun:
             return []
-        self._started = True
+        self._has_begun = True
         response = object_in(event, "response")
         return [Started(text_in(response, "id"), created_s(response))]
 
     def _text_done(self, event: Json) -> list[AnswerEvent]:
         """The whole text, if no delta said it."""
         text = text_in(event, "text")
-        if not text or _place(event) in self._seen:
+        if not text or _place(event) in self._places_with_text:
             return []
         return self._text(event | {"delta": text})
 
     def _refusal(self, event: Json) -> list[AnswerEvent]:
         text = text_in(event, "delta")
-        self._seen.add(_place(event))
+        self._places_with_text.add(_place(event))
         return [RefusalDelta(text)] if text else []
 
     def _refusal_done(self, event: Json) -> list[AnswerEvent]:
         text = text_in(event, "refusal")
-        if not text or _place(event) in self._seen:
+        if not text or _place(event) in self._places_with_text:
             return []
         return self._refusal(event | {"delta": text})
 
@@ -154,7 +153,7 @@ class ResponsesStreamReader:
         elif part != self._summary[1]:
             self._summary = (item, part)
             text = f"\n\n{text}"
-        self._seen.add((item, 0))
+        self._places_with_text.add((item, 0))
         self._reasoning_chars += len(text)
         return [ReasoningDelta(text)]
 
@@ -180,11 +179,11 @@ class ResponsesStreamReader:
         number = self._calls.get(_item(event))
         if number is None or not text:
             return []
-        self._seen.add((_item(event), 0))
+        self._places_with_text.add((_item(event), 0))
         return [ToolCallDelta(number, text)]
 
     def _arguments_done(self, event: Json) -> list[AnswerEvent]:
-        if (_item(event), 0) in self._seen:
+        if (_item(event), 0) in self._places_with_text:
             return []
         return self._arguments(event, text_in(event, "arguments") or text_in(event, "input"))
 
@@ -217,14 +216,14 @@ class ResponsesStreamReader:
         self._parts.append(call)
         self._ended_calls.add(call.id)
         before = [] if _item(event) in self._calls else self._item_added({**event, "item": item | {"arguments": ""}})
-        if (_item(event), 0) not in self._seen:
+        if (_item(event), 0) not in self._places_with_text:
             before += self._arguments(event, call.arguments if call.custom else call.arguments or EMPTY_OBJECT)
         return [*before, PartEnded()]
 
     def _reasoning_done(self, event: Json, item: Json) -> list[AnswerEvent]:
         reasoning = reasoning_of(item)
         before: list[AnswerEvent] = []
-        if reasoning.text and (_item(event), 0) not in self._seen:
+        if reasoning.text and (_item(event), 0) not in self._places_with_text:
             self._reasoning_chars += len(reasoning.text)
             before.append(ReasoningDelta(reasoning.text))
         return [*before, ReasoningEnded(reasoning) if reasoning.native else PartEnded()]
@@ -244,7 +243,7 @@ class ResponsesStreamReader:
     def _ended(self, event: Json) -> list[AnswerEvent]:
         response = object_in(event, "response")
         output = objects_in(response, "output")
-        opening = [] if self._seen or self._calls else self._begin(event)
+        opening = [] if self._places_with_text or self._calls else self._begin(event)
         rest = [
             each
             for place, item in self._untold(output)

@@ -60,9 +60,9 @@ class Connection(asyncio.BufferedProtocol):
     """The transport's protocol, and the task that serves its requests."""
 
     __slots__ = (
-        *("_arriving", "_closing_since", "_coming", "_exchange", "_half_closed", "_head_since", "_held", "_idle_since"),
-        *("_ignoring", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room", "_task"),
-        *("reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
+        *("_arriving", "_closing_since", "_coming", "_exchange", "_half_closed", "_head_since", "_idle_since"),
+        *("_ignoring", "_input", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room"),
+        *("_task", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
     )
 
     def __init__(self, server: Server) -> None:
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: list[HttpExchange] = []  # at most a few: a deque takes ten times as much memory
         self._exchange: HttpExchange | None = None  # the request being served
         self._arriving: HttpExchange | None = None  # the request whose body is incomplete
-        self._held = _NOTHING  # bytes read but not parsed yet
+        self._input = _NOTHING  # bytes read but not parsed yet
         self._rest_bytes = 0  # what is missing of the body that is arriving, if it is not parsed
         self.unread_bytes = 0  # parsed bodies that the pipeline has not read
         self.reading_paused = False  # reading is paused
@@ -188,12 +188,12 @@ class Connection(asyncio.BufferedProtocol):
     def _parse(self, data: memoryview) -> None:
         if self._rest_bytes and not (data := self._take_rest(data)):
             return
-        if self._held:
-            self._held = memoryview(bytes(self._held) + bytes(data))
+        if self._input:
+            self._input = memoryview(bytes(self._input) + bytes(data))
         elif len(data) <= SLICE_BYTES and len(self._queue) < MAX_QUEUED:
             self._parser.parse(data)
         elif rest := self._parse_slices(data):
-            self._held = memoryview(bytes(rest))
+            self._input = memoryview(bytes(rest))
         self._react()
 
     def _parse_one(self, data: memoryview) -> None:
@@ -259,7 +259,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head_since = self._loop.time()
         arriving = self._arriving
         parser = self._parser
-        if parser.in_body and arriving is not None and arriving.head.is_plain and not self._held:
+        if parser.in_body and arriving is not None and arriving.head.is_plain and not self._input:
             self._rest_bytes = (arriving.declared_bytes or 0) - arriving.received_bytes
             parser.skip_body()
         self._pause_if_full()
@@ -271,11 +271,11 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _is_full(self) -> bool:
-        return self.unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._held)
+        return self.unread_bytes > MAX_UNREAD_BYTES or len(self._queue) >= MAX_QUEUED or bool(self._input)
 
     def _ignore_the_rest(self) -> None:
         self._ignoring = True
-        self._held = _NOTHING
+        self._input = _NOTHING
         self._head_since = 0.0
 
     # --- the parser's events ------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if self._held:
-            self._held = self._parse_slices(self._held)
+        if self._input:
+            self._input = self._parse_slices(self._input)
             self._react()
         if not self._is_full():
             self.reading_paused = False
@@ -388,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if exchange.complete and not self._ignoring and not self._held and not self._queue:
+        if exchange.complete and not self._ignoring and not self._input and not self._queue:
             transport.close()
             return
         self.half_close()

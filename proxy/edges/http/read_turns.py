@@ -32,21 +32,21 @@ class ReadTurns:
         self._part = buffer[:LONG_BYTES]
         self.room = buffer
         """The part of the buffer that the next read may fill."""
-        self._waiting: OrderedDict[Reader, None] = OrderedDict()
+        self._queue: OrderedDict[Reader, None] = OrderedDict()
         self._follows = False
         """True while `_next` is scheduled."""
 
     def long_read(self, reader: Reader) -> None:
         """Note a read of `LONG_BYTES` or more. `reader` waits for its next turn if others do, or have had this one."""
-        if self._waiting or self.room is self._part:
+        if self._queue or self.room is self._part:
             reader.hold()
-            self._waiting[reader] = None
+            self._queue[reader] = None
         self.room = self._part
         self._schedule()
 
     def join(self, reader: Reader) -> None:
         """Resume `reader`, which has paused, when its turn comes: in the next one, unless others wait."""
-        self._waiting[reader] = None
+        self._queue[reader] = None
         self._schedule()
 
     def _schedule(self) -> None:
@@ -57,8 +57,8 @@ class ReadTurns:
     def _next(self) -> None:
         self._follows = False
         self.room = self._whole
-        if self._waiting:
-            reader, _ = self._waiting.popitem(last=False)
+        if self._queue:
+            reader, _ = self._queue.popitem(last=False)
             reader.read_now()
-        if self._waiting:
+        if self._queue:
             self._schedule()

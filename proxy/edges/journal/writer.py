@@ -81,17 +81,17 @@ class JournalWriter:
         self._reserved = 0  # bytes reserved for the ends of open calls
         self._group: list[JournaledCall] = []  # the calls whose records wait for the end of this tick
         self._records: list[bytes] = []  # theirs, in the same order; they fit into the current segment
-        self._left = 0  # room in the current segment, once the group is written
+        self._room = 0  # room in the current segment, once the group is written
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
         self._disk = DiskWatch(self._troubles)
         self._retry_write_at = 0.0
-        self._stopping = False
+        self._is_stopping = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         try:
             self._current = self._new_segment()
-            self._left = self._usable
+            self._room = self._usable
         except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
             self._troubles.cannot_allocate(error)
 
@@ -119,7 +119,7 @@ class JournalWriter:
             raise RecordTooLargeError
         if self._troubles.texts:
             self._refuse_if_troubled()
-        if size + self._reserved + END_ROOM_BYTES > self._left:
+        if size + self._reserved + END_ROOM_BYTES > self._room:
             self._make_room(size)
         call = JournaledCall()
         if self._reserved or self._group:
@@ -139,7 +139,7 @@ class JournalWriter:
         if self._troubles.texts:
             return
         size = sum(map(len, records))
-        if size + self._reserved > self._left:
+        if size + self._reserved > self._room:
             try:
                 self._make_room(size)
             except (JournalUnavailableError, OSError):
@@ -160,7 +160,7 @@ class JournalWriter:
             if call.refused is not None:
                 return None
         if self._group or self._reserved > END_ROOM_BYTES:
-            if (size := len(record)) > self._left:
+            if (size := len(record)) > self._room:
                 self._rotate()
             call.is_written = False
             call.ends = True
@@ -173,7 +173,7 @@ class JournalWriter:
     def stop(self) -> None:
         """Sync everything and release the lock. The supervisor then treats the journal as that of a dead worker."""
         self.write_now()
-        self._stopping = True
+        self._is_stopping = True
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -199,7 +199,7 @@ class JournalWriter:
             self._loop.call_soon(self.write_now)
         self._group.append(call)
         self._records.append(record)
-        self._left -= size
+        self._room -= size
 
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
@@ -233,7 +233,7 @@ class JournalWriter:
                 call.tell()
                 continue
             bytes_written = 0
-            self._left += size
+            self._room += size
             if not call.ends:
                 self._erase(size)
                 self._reserved -= END_ROOM_BYTES
@@ -249,12 +249,12 @@ class JournalWriter:
 
     def _append(self, record: bytes) -> None:
         """Write one record now. Raises OSError."""
-        if len(record) > self._left:
+        if len(record) > self._room:
             self._rotate()
         bytes_written, failure = self._write(record)
         if failure is not None:
             raise failure
-        self._left -= bytes_written
+        self._room -= bytes_written
         self._advance(bytes_written)
 
     def _append_new(self, record: bytes) -> None:
@@ -309,7 +309,7 @@ class JournalWriter:
             if self._current.fd >= 0:
                 self._retired.append(self._current)
             self._current = following
-        self._left = self._usable
+        self._room = self._usable
         self._spare = None
         self._wake.set()
 
@@ -319,10 +319,10 @@ class JournalWriter:
         if self._spare is None and "allocate" not in self._troubles.texts and not self._disk.is_slow:
             self._make_spare()
         spare = self._usable if self._spare is not None else 0
-        needed = size + self._reserved + 2 * END_ROOM_BYTES - (self._left if size <= self._left else 0)
+        needed = size + self._reserved + 2 * END_ROOM_BYTES - (self._room if size <= self._room else 0)
         if needed > spare:
             raise self._troubles.refusal("more calls are open than the journal has room for")
-        if size > self._left:
+        if size > self._room:
             try:
                 self._rotate()
             except OSError as error:
@@ -343,7 +343,7 @@ class JournalWriter:
 
     def _sync_forever(self) -> None:
         measured_at = 0.0
-        while not self._stopping:
+        while not self._is_stopping:
             with self._disk.using():
                 if self._spare is None:
                     self._make_spare()
@@ -352,7 +352,7 @@ class JournalWriter:
                     measured_at = now
             self._wake.wait(self._options.backlog_interval_s)
             self._wake.clear()
-            if self._dirty and not self._stopping:
+            if self._dirty and not self._is_stopping:
                 time.sleep(self._options.sync_interval_s)
                 with self._disk.using():
                     self._sync()

@@ -97,7 +97,7 @@ class SupervisorLink:
         self._unanswered: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
         self._sent_number = 0
         self._sent_at_s = float("-inf")
-        self._waiting = 0
+        self._caller_count = 0
         self.max_waiting = MAX_WAITING
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
@@ -119,13 +119,13 @@ class SupervisorLink:
         Callers within ASK_GAP_S share a question. A question that is already sent does not count: its answer may be
         older than the key. The supervisor in turn lets questions share refreshes.
         """
-        if self._waiting >= self.max_waiting:
+        if self._caller_count >= self.max_waiting:
             return False
-        self._waiting += 1
+        self._caller_count += 1
         try:
             return await asyncio.shield(self._next_question())
         finally:
-            self._waiting -= 1
+            self._caller_count -= 1
 
     def _next_question(self) -> asyncio.Future[bool]:
         if self._unsent_question is None:

@@ -63,7 +63,7 @@ class ReplicaRequests:
         self.times = times
         self._line = line
         self._numbers = count(1)
-        self._waiting: dict[int, _RequestedReplica] = {}
+        self._calls: dict[int, _RequestedReplica] = {}
         self._wakes: dict[int, asyncio.Future[bool]] = {}
         self.ends_waits = False
         """True once `end_waits` was called."""
@@ -96,24 +96,24 @@ class ReplicaRequests:
     def end_waits(self) -> None:
         """Answer every call that waits for a replica, and each that would have to: this worker is about to stop."""
         self.ends_waits = True
-        for call in self._waiting.values():
+        for call in self._calls.values():
             call.end_wait()
 
     def ask(self, call: "_RequestedReplica", number: int, message: Message) -> None:
-        self._waiting[number] = call
+        self._calls[number] = call
         self._line.send(message)
 
     def tell(self, message: Message, within_s: float = 0.0) -> None:
         self._line.send(message, within_s)
 
     def no_longer_waits(self, number: int) -> None:
-        del self._waiting[number]
+        del self._calls[number]
 
     def _received(self, message: Message) -> None:
         number = message["number"]
         if (wake := self._wakes.get(number)) is not None:
             _answer_wake(wake, message)
-        elif (call := self._waiting.get(number)) is not None:  # else it has left meanwhile
+        elif (call := self._calls.get(number)) is not None:  # else it has left meanwhile
             call.received(message)
 
 
@@ -121,18 +121,18 @@ class _RequestedReplica:
     """One call: the stages' `ReplicaCall`."""
 
     __slots__ = (
-        *("_answer", "_asked", "_avoid", "_ended", "_load", "_number", "_parked", "_parked_until", "_queued_until"),
-        *("_requests", "_timer", "_url", "_waits_since", "_wanted", "waited_s"),
+        *("_answer", "_avoid", "_ended", "_has_asked", "_load", "_number", "_parked", "_parked_until", "_queued_until"),
+        *("_request", "_requests", "_timer", "_url", "_waits_since", "waited_s"),
     )
 
     def __init__(self, requests: ReplicaRequests, number: int, request: Wanted, load: Load | None) -> None:
         self._requests = requests
         self._number = number
-        self._wanted = request
+        self._request = request
         self._load = load
         self._url: str | None = None
         self._avoid: list[str] = []
-        self._asked = self._ended = self._parked = False
+        self._has_asked = self._ended = self._parked = False
         self._parked_until = self._queued_until = 0.0
         self._waits_since: float | None = None
         self._answer: asyncio.Future[str] | None = None
@@ -145,8 +145,8 @@ class _RequestedReplica:
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
         self._timer = loop.call_later(ANSWER_TIMEOUT_S, self._give_up, NoModelReplicaError())
-        self._asked = True
-        self._requests.ask(self, self._number, _message("ask", self._number, self._wanted, avoid=self._avoid))
+        self._has_asked = True
+        self._requests.ask(self, self._number, _message("ask", self._number, self._request, avoid=self._avoid))
         try:
             self._url = await self._answer
         finally:
@@ -169,7 +169,7 @@ class _RequestedReplica:
         self._tell_end(asdict(ended))
 
     def _tell_end(self, call: Message | None) -> None:
-        if self._asked and not self._ended:
+        if self._has_asked and not self._ended:
             self._ended = True
             message = {"is": "ended", "number": self._number, "call": call}
             # A connection that was given up closes in the next turn of the loop: not before is the replica free.
@@ -248,13 +248,13 @@ class _RequestedReplica:
 class _BackgroundReplica(_RequestedReplica):
     """A background call. No timer ends its wait, and it needs no room in its worker."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_listener",)
 
     def __init__(
         self, requests: ReplicaRequests, number: int, request: Wanted, listener: Callable[[bool], None]
     ) -> None:
         super().__init__(requests, number, replace(request, background=True), None)
-        self._told = listener
+        self._listener = listener
 
     def withdraw(self) -> None:
         self._tell_end(None)
@@ -262,7 +262,7 @@ class _BackgroundReplica(_RequestedReplica):
     def _waits(self, what: str) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._told(what == "turn")
+        self._listener(what == "turn")
 
 
 def _message(kind: str, number: int, request: Wanted, **more: object) -> Message:

@@ -55,7 +55,7 @@ class PendingTakes:
         self._field = takes_field(incarnation)
         self._give_back = give_back
         self._number = 0
-        self._lost: dict[str, list[_LostTake]] = {}
+        self._lost_takes: dict[str, list[_LostTake]] = {}
 
     def stamp(self, take: Take, node: RedisNode, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
         """Number a take, in the order of sending. The numbers rise over all servers, so that they rise for a key that
@@ -70,18 +70,18 @@ class PendingTakes:
     def answered(self, take: Take) -> None:
         """Note that a take was answered, in time or late. A server replies in order: all earlier takes that it got were
         answered or lost."""
-        if not self._lost:
+        if not self._lost_takes:
             take.node.answered_through = take.number
 
     def connection_lost(self, take: Take) -> None:
         """Remember a take whose connection was lost before it was answered."""
         lost_take = _LostTake(take.number, take.compiled, take.estimates)
-        self._lost.setdefault(take.compiled.plan.key, []).append(lost_take)
+        self._lost_takes.setdefault(take.compiled.plan.key, []).append(lost_take)
 
     def redis_is_back(self) -> None:
         """Revoke the lost takes. Call it when a new connection stands, or a key has another server. Calling it more
         often does no harm."""
-        for key, takes in self._lost.items():
+        for key, takes in self._lost_takes.items():
             name = key.encode()
             through = takes[-1].number
             encoded = encode(b"EVAL", self._script.text, b"1", name, self._field, b"%d" % through)
@@ -112,8 +112,8 @@ class PendingTakes:
 
     def _taken_out(self, revocation: _Revocation) -> list[_LostTake]:
         """Remove and return the lost takes that the revocation covers. Later ones wait for the next revocation."""
-        takes = self._lost.pop(revocation.key, [])
+        takes = self._lost_takes.pop(revocation.key, [])
         later = [take for take in takes if take.number > revocation.through]
         if later:
-            self._lost[revocation.key] = later
+            self._lost_takes[revocation.key] = later
         return takes[: len(takes) - len(later)]

@@ -206,7 +206,7 @@ class _Pool:
         "_per_origin",
         "_shared",
         "_slots_in_use",
-        "_waiting",
+        "_waiters",
         "host",
     )
 
@@ -227,13 +227,13 @@ class _Pool:
         self._free: list[UpstreamConnection] = []
         self._open: set[UpstreamConnection] = set()
         self._slots_in_use = 0
-        self._waiting: deque[asyncio.Future[UpstreamConnection | None]] = deque()
+        self._waiters: deque[asyncio.Future[UpstreamConnection | None]] = deque()
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         self.host = host if origin.port is None else f"{host}:{origin.port}"
 
     @property
     def is_empty(self) -> bool:
-        return not self._slots_in_use and not self._waiting
+        return not self._slots_in_use and not self._waiters
 
     @property
     def oldest_free(self) -> UpstreamConnection | None:
@@ -263,7 +263,7 @@ class _Pool:
             self._slots_in_use += 1
             return await self._connect(deadline)
         waiter: asyncio.Future[UpstreamConnection | None] = self._shared.loop.create_future()
-        self._waiting.append(waiter)
+        self._waiters.append(waiter)
         try:
             async with asyncio.timeout(max(0.0, deadline - perf_counter())):
                 connection = await waiter
@@ -281,7 +281,7 @@ class _Pool:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Give a connection that has finished an exchange to the longest waiting call, or keep it."""
-        if self._waiting and (waiter := self._next_waiter()) is not None:
+        if self._waiters and (waiter := self._next_waiter()) is not None:
             waiter.set_result(connection)
         else:
             self._free.append(connection)
@@ -342,8 +342,8 @@ class _Pool:
             self._slots_in_use -= 1
 
     def _next_waiter(self) -> "asyncio.Future[UpstreamConnection | None] | None":
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        while self._waiters:
+            waiter = self._waiters.popleft()
             if not waiter.done():
                 return waiter
         return None

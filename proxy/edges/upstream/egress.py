@@ -58,7 +58,7 @@ class Resolver:
 
     def __init__(self, threads: int = RESOLVER_THREADS) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="resolve")
-        self._known: dict[str, tuple[float, tuple[Address, ...]]] = {}
+        self._answers: dict[str, tuple[float, tuple[Address, ...]]] = {}
         self._lookups: dict[str, asyncio.Future[tuple[Address, ...]]] = {}
 
     @property
@@ -68,7 +68,7 @@ class Resolver:
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
         """The addresses of `host` in the system's order of preference. Raises OSError if there are none."""
-        answer = self._known.get(host)
+        answer = self._answers.get(host)
         if answer is not None and time.perf_counter() < answer[0]:
             return answer[1]
         lookup = self._lookups.get(host)
@@ -88,8 +88,8 @@ class Resolver:
     async def _look_up_in_thread(self, host: str) -> tuple[Address, ...]:
         addresses = await asyncio.get_running_loop().run_in_executor(self._threads, lookup_addresses, host)
         now = time.perf_counter()
-        self._known = {name: answer for name, answer in self._known.items() if now < answer[0]}
-        self._known[host] = (now + RESOLVED_FOR_S, addresses)
+        self._answers = {name: answer for name, answer in self._answers.items() if now < answer[0]}
+        self._answers[host] = (now + RESOLVED_FOR_S, addresses)
         return addresses
 
 

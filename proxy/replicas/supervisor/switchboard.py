@@ -76,10 +76,10 @@ class Switchboard:
         self._clocks = clocks
         self._choose = choose
         self._calls: dict[CallId, PlatformCall] = {}
-        self._known = KnownDeployments()
+        self._deployments = KnownDeployments()
         self._wakeups: dict[str, float] = {}  # by deployment
         self._wakes_at: float | None = None
-        self._left = SLICE
+        self._slice_room = SLICE
         """Number of calls that may still be dealt with in this slice."""
         self.on_load: Callable[[str], None] = lambda deployment_id: None
         self.on_ended: Callable[[str, str | None, CallEnded], None] = lambda deployment_id, replica, ended: None
@@ -88,7 +88,7 @@ class Switchboard:
 
     def ask(self, id: CallId, request: Wanted, avoid: Set[str] = frozenset()) -> None:
         """A call wants a replica, but none of `avoid`. It may ask again after `unreachable`."""
-        self._left = SLICE
+        self._slice_room = SLICE
         call = self._calls.get(id)
         if call is None:
             call = self._calls[id] = PlatformCall(id, request)
@@ -104,7 +104,7 @@ class Switchboard:
         if match is None:
             self._answers.refused(id, Why.NO_MODEL)
             return
-        deployment = self._known.seen(*match)
+        deployment = self._deployments.seen(*match)
         deployment.last_request_at_ms = self._clocks.wall_ms()
         call.avoid = avoid
         call.avoid_until = self._clocks.now() + PARKED_RETRY_S
@@ -125,7 +125,7 @@ class Switchboard:
 
     def ended(self, id: CallId, ended: CallEnded | None) -> None:
         """The call is over, whether it waited, ran or was refused. None: nothing was sent, and no log tells of it."""
-        self._left = SLICE
+        self._slice_room = SLICE
         call = self._calls.pop(id, None)
         if call is None or call.deployment_id is None:
             return
@@ -138,7 +138,7 @@ class Switchboard:
 
     def worker_died(self, slot: int) -> None:
         """End all calls of this worker. Call it before another worker in the slot asks."""
-        self._left = SLICE
+        self._slice_room = SLICE
         dead = [call for call in self._calls.values() if call.id[0] == slot]
         touched = []
         for call in dead:
@@ -160,9 +160,9 @@ class Switchboard:
 
     def policy_changed(self, model_ids: Iterable[str]) -> None:
         """Follow a change of these models in the policy replica. Waiting calls follow their environments."""
-        self._left = SLICE
+        self._slice_room = SLICE
         for model_id in model_ids:
-            for deployment in self._known.follow(model_id, self._models.get(model_id)):
+            for deployment in self._deployments.follow(model_id, self._models.get(model_id)):
                 self._catch_up(deployment)
 
     def probed(self, deployment_id: str, url: str, healthy: bool) -> None:
@@ -170,12 +170,12 @@ class Switchboard:
 
         Replicas that are not listed, or whose deployment has no health check, are ignored.
         """
-        deployment = self._known.get(deployment_id)
+        deployment = self._deployments.get(deployment_id)
         replica = deployment.replicas.get(url) if deployment is not None else None
         if deployment is None or replica is None or deployment.policy.health is None or not replica.listed:
             return
         if replica.probed_good is not healthy:
-            self._left = SLICE
+            self._slice_room = SLICE
             replica.probed_good = healthy
             deployment.health_changed()
             self._assign_free(deployment)
@@ -183,12 +183,12 @@ class Switchboard:
     def woke_up(self) -> None:
         """The time that `wake_at` named has come: breakers allow a trial, parked calls try their replica again."""
         now = self._clocks.now()
-        self._left = SLICE
+        self._slice_room = SLICE
         for id in [id for id, at in self._wakeups.items() if at <= now]:
-            if self._left <= 0:
+            if self._slice_room <= 0:
                 break
-            self._left -= 1
-            if (deployment := self._known.get(id)) is not None:
+            self._slice_room -= 1
+            if (deployment := self._deployments.get(id)) is not None:
                 self._catch_up(deployment)
         self._wakes_at = None
         self._announce_wakeup()
@@ -196,21 +196,21 @@ class Switchboard:
     def loads(self) -> list[DeploymentLoad]:
         """Return this machine's load of each deployment that has a health check or was called."""
         now = self._clocks.now()
-        return [deployment.load(now) for deployment in self._known]
+        return [deployment.load(now) for deployment in self._deployments]
 
     def load_of(self, deployment_id: str) -> DeploymentLoad | None:
         """The same for one deployment. None if it is not known here."""
-        deployment = self._known.get(deployment_id)
+        deployment = self._deployments.get(deployment_id)
         return deployment.load(self._clocks.now()) if deployment is not None else None
 
     def workspace_of(self, deployment_id: str) -> str | None:
         """Return the workspace of a deployment. None if the deployment is not known here."""
-        deployment = self._known.get(deployment_id)
+        deployment = self._deployments.get(deployment_id)
         return deployment.workspace_id if deployment is not None else None
 
     def deployment_ids(self) -> list[str]:
         """All deployments that `loads` tells of."""
-        return [deployment.policy.id for deployment in self._known]
+        return [deployment.policy.id for deployment in self._deployments]
 
     # How calls move.
 
@@ -230,15 +230,15 @@ class Switchboard:
             if match is None:
                 self._answers.refused(call.id, Why.NO_MODEL)
             else:
-                following = self._known.seen(*match)
+                following = self._deployments.seen(*match)
                 self._join(following, call)
                 joined.setdefault(following, []).append(call)
         return joined
 
     def _slice_of(self, calls: deque[PlatformCall], deployment: DeploymentCalls) -> Iterator[PlatformCall]:
         """Take the next of these calls that still wait there, as many as this slice allows."""
-        while calls and self._left > 0:
-            self._left -= 1
+        while calls and self._slice_room > 0:
+            self._slice_room -= 1
             if (call := calls.popleft()) in deployment.waiting:
                 yield call
 
@@ -250,7 +250,7 @@ class Switchboard:
 
     def _withdraw(self, call: PlatformCall) -> DeploymentCalls | None:
         """Take the call out of its queue, or from its replica. The caller settles the deployment."""
-        deployment = self._known.get(call.deployment_id)
+        deployment = self._deployments.get(call.deployment_id)
         if deployment is None:
             return None
         if call.replica is not None:
@@ -272,9 +272,9 @@ class Switchboard:
         deployment.forget_if_gone(replica)
 
     def _outcome(self, id: CallId, event: CallOutcome, *, gives_back: bool = False) -> None:
-        self._left = SLICE
+        self._slice_room = SLICE
         call = self._calls.get(id)
-        deployment = self._known.get(call.deployment_id) if call is not None else None
+        deployment = self._deployments.get(call.deployment_id) if call is not None else None
         if call is None or call.replica is None or deployment is None:
             return
         changed = self._record(deployment, call.replica, event)
@@ -296,9 +296,9 @@ class Switchboard:
     def _assign_free(self, deployment: DeploymentCalls, newcomers: Iterable[PlatformCall] = ()) -> None:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
-        untold = [*newcomers, *deployment.take_forgiving(now, max(0, self._left))]
-        while deployment.waiting and self._left > 0 and (room := deployment.with_room(deployment.usable(now))):
-            self._left -= 1
+        untold = [*newcomers, *deployment.take_forgiving(now, max(0, self._slice_room))]
+        while deployment.waiting and self._slice_room > 0 and (room := deployment.with_room(deployment.usable(now))):
+            self._slice_room -= 1
             call = deployment.waiting.pop(partial(suits, replicas=room))
             if call is None:
                 break
@@ -311,7 +311,7 @@ class Switchboard:
         else:
             deployment.to_follow.clear()
             deployment.to_tell.clear()
-        more = deployment.to_follow or deployment.to_tell or self._left <= 0
+        more = deployment.to_follow or deployment.to_tell or self._slice_room <= 0
         deployment.unfinished = bool(deployment.waiting and more)
         self._report(deployment, now)
 
@@ -372,7 +372,7 @@ class Switchboard:
         id = deployment.policy.id
         self._plan_wakeup(id, deployment.wakeup_after(now))
         if deployment.deleted and deployment.idle:
-            self._known.forget(deployment)
+            self._deployments.forget(deployment)
             self._plan_wakeup(id, None)
         in_flight = deployment.in_flight > 0
         counts = [count > 0 for count in deployment.counts.values()]

@@ -263,7 +263,7 @@ async def test_takes_that_a_replaced_node_did_not_answer_count_nowhere(
         assert {type(answer) for answer in answers} == {CountersUnavailableError}
         await asyncio.to_thread(cluster.wait_for_replacement, paused)
         await eventually(lambda: counters._nodes.of(slot_of(one.key.encode())).serves)
-        await eventually(lambda: not counters._takes._lost)
+        await eventually(lambda: not counters._takes._lost_takes)
         answers = await asyncio.gather(*(counters.take(one, Estimate(1)) for _ in range(100)))
         assert [type(answer) for answer in answers] == [Taken] * 90 + [LimitHit] * 10
 

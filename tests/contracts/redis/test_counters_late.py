@@ -103,7 +103,9 @@ async def left(counters: RedisCounters, plan: Plan) -> tuple[int, ...]:
 def all_settled(counters: RedisCounters) -> bool:
     connection = counters._nodes.of(0).client._connection
     has_heard_all = connection is not None and not connection.pending and not counters._nodes.of(0).client._queue
-    return has_heard_all and counters.available and pending_settlements(counters) == 0 and not counters._takes._lost
+    return (
+        has_heard_all and counters.available and pending_settlements(counters) == 0 and not counters._takes._lost_takes
+    )
 
 
 TREE = plan_of(group("low", {RPM: 90, RPD: 50}, "top"), group("top", {TPM: 1000}))

@@ -111,7 +111,7 @@ class Rig:
     def check_nothing_is_held(self) -> None:
         assert self.figures("d1") == self.figures("d2") == (0, 0, 0)
         assert (self.places.taken, self.places.unsent_bytes) == (0, 0)
-        assert not self.leases._held
+        assert not self.leases._entries
 
 
 async def turns(count: int) -> None:

@@ -18,7 +18,7 @@ class Holdings:
 
     def __init__(self, commands: QueueCommands) -> None:
         self._commands = commands
-        self._known: defaultdict[str, set[str]] = defaultdict(set)
+        self._request_ids: defaultdict[str, set[str]] = defaultdict(set)
         """The requests that are held, by workspace."""
         self._beginning: Counter[str] = Counter()
         self._doubtful: dict[str, str] = {}
@@ -41,14 +41,14 @@ class Holdings:
 
     def hold(self, workspace_id: str, request_id: str) -> None:
         """Note that the request has begun."""
-        self._known[workspace_id].add(request_id)
+        self._request_ids[workspace_id].add(request_id)
 
     def release(self, workspace_id: str, request_ids: Iterable[str]) -> None:
         """Note that the requests have ended, or are lost."""
-        request_ids_held = self._known[workspace_id]
+        request_ids_held = self._request_ids[workspace_id]
         request_ids_held.difference_update(request_ids)
         if not request_ids_held:
-            del self._known[workspace_id]
+            del self._request_ids[workspace_id]
 
     async def give_back_doubtful(self, workspace_id: str, prefix: str) -> None:
         """Give back what is not known to be held, once Redis answers and no question is under way.
@@ -58,7 +58,7 @@ class Holdings:
         holder = self._doubtful.get(workspace_id)
         if holder is None or self._beginning[workspace_id]:
             return
-        request_ids = self._known.get(workspace_id, ())
+        request_ids = self._request_ids.get(workspace_id, ())
         count = GIVE_BACK_MOST
         while count == GIVE_BACK_MOST:
             count = await self._commands.run("give_back", prefix, holder, GIVE_BACK_MOST, 1, *request_ids)

@@ -31,16 +31,16 @@ class CallLog:
 
     def __init__(self, reports: ControlReports) -> None:
         self._reports = reports
-        self._kept: deque[tuple[str, str | None, CallEnded]] = deque()
+        self._lines: deque[tuple[str, str | None, CallEnded]] = deque()
         self._dropped = 0
         self._sending = asyncio.Lock()
 
     def ended(self, deployment_id: str, replica: str | None, call: CallEnded) -> None:
         """Add a call of this deployment that ended at `replica`, or without one."""
-        if len(self._kept) >= MAX_KEPT:
-            self._kept.popleft()
+        if len(self._lines) >= MAX_KEPT:
+            self._lines.popleft()
             self._dropped += 1
-        self._kept.append((deployment_id, replica, call))
+        self._lines.append((deployment_id, replica, call))
 
     async def run(self) -> None:
         await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
@@ -48,8 +48,8 @@ class CallLog:
     async def send(self) -> None:
         """Send all lines. Raises `ReportNotTakenError`; the lines that were not taken are kept."""
         async with self._sending:
-            while self._kept:
-                await self._post([self._kept.popleft() for _ in range(min(len(self._kept), MAX_LINES))])
+            while self._lines:
+                await self._post([self._lines.popleft() for _ in range(min(len(self._lines), MAX_LINES))])
         if self._dropped:
             log.warning(
                 "The logs of deployments lack %d lines: control took none for so long that no more could be kept.",
@@ -68,9 +68,9 @@ class CallLog:
 
     def _keep(self, lines: list[tuple[str, str | None, CallEnded]]) -> None:
         """Put lines back, as many as there is room for: they are the oldest."""
-        room = max(0, MAX_KEPT - len(self._kept))
+        room = max(0, MAX_KEPT - len(self._lines))
         self._dropped += max(0, len(lines) - room)
-        self._kept.extendleft(reversed(lines[len(lines) - min(room, len(lines)) :]))
+        self._lines.extendleft(reversed(lines[len(lines) - min(room, len(lines)) :]))
 
 
 def _line(deployment_id: str, replica: str | None, call: CallEnded) -> dict[str, Any]:

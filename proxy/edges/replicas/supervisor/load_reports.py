@@ -46,17 +46,17 @@ class LoadReports:
         self._changed: dict[str, None] = {}
         self._busy: dict[str, None] = {}
         """Deployments to report in the next round: a figure is not 0, or was not 0 a moment ago."""
-        self._told: dict[str, object] = {}
+        self._outlines: dict[str, object] = {}
         self._to_refresh: list[str] = []
         self._busy_at_s = self._refresh_at_s = 0.0
-        self._wanted = asyncio.Event()
+        self._wake = asyncio.Event()
         self._sending = asyncio.Lock()
         self._failures = 0
 
     def changed(self, deployment_id: str) -> None:
         """Note that a figure of a deployment left 0 or returned to it, or the health of a replica changed."""
         self._changed[deployment_id] = None
-        self._wanted.set()
+        self._wake.set()
 
     async def run(self) -> None:
         while True:
@@ -80,13 +80,13 @@ class LoadReports:
         at_s = min(self._refresh_at_s, self._busy_at_s) if self._busy else self._refresh_at_s
         try:
             async with asyncio.timeout_at(at_s):
-                await self._wanted.wait()
+                await self._wake.wait()
         except TimeoutError:
             return
 
     def _due(self, now_s: float) -> dict[str, None]:
         """The deployments to report now. Calls so short that nothing looks different afterwards wait for the round."""
-        self._wanted.clear()
+        self._wake.clear()
         due: dict[str, None] = {}
         if now_s >= self._refresh_at_s:
             self._refresh_at_s = now_s + REFRESH_INTERVAL_S
@@ -95,7 +95,7 @@ class LoadReports:
             self._busy_at_s = now_s + BUSY_INTERVAL_S
             due |= self._busy
         for id in self._changed:
-            if self._told.get(id) == _outline(self._loads.load_of(id)):
+            if self._outlines.get(id) == _outline(self._loads.load_of(id)):
                 self._busy[id] = None
             else:
                 due[id] = None
@@ -112,7 +112,7 @@ class LoadReports:
                 except BaseException:
                     for id in ids:
                         self._changed[id] = None
-                        self._told.pop(id, None)
+                        self._outlines.pop(id, None)
                     raise
                 del ids[:count]
 
@@ -129,11 +129,11 @@ class LoadReports:
             self._changed.pop(id, None)
             self._busy.pop(id, None)
             if load is None:
-                self._told.pop(id, None)
+                self._outlines.pop(id, None)
                 continue
             loads.append(load.to_wire())
             url_chars += sum(map(len, (*load.healthy, *load.unhealthy)))
-            self._told[id] = _outline(load)
+            self._outlines[id] = _outline(load)
             if load.has_calls:
                 self._busy[id] = None
         return loads, count

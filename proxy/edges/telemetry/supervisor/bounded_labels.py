@@ -17,12 +17,12 @@ class BoundedLabels:
     def __init__(self, most: int) -> None:
         self._max_values = most
         self._guaranteed = most // GUARANTEED_FRACTION
-        self._known: defaultdict[str, set[str]] = defaultdict(set)
+        self._values: defaultdict[str, set[str]] = defaultdict(set)
         self._count = 0
 
     def bounded(self, workspace: str, value: str) -> str:
         """`value`, or `_other` when there is no room for one more. The empty value needs no room."""
-        values = self._known[workspace]
+        values = self._values[workspace]
         if value in values or not value:
             return value
         if self._count >= self._max_values and len(values) >= self._guaranteed:
@@ -33,8 +33,8 @@ class BoundedLabels:
 
     def keep(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Forget all values but these (workspace, value)."""
-        self._known.clear()
+        self._values.clear()
         for workspace, value in pairs:
             if value not in ("", OTHER):
-                self._known[workspace].add(value)
-        self._count = sum(map(len, self._known.values()))
+                self._values[workspace].add(value)
+        self._count = sum(map(len, self._values.values()))

@@ -45,7 +45,7 @@ class TrafficReports:
         """Identifies this supervisor's numbers to control."""
         self._reports = reports
         self._clock = clock
-        self._kept: dict[_Place, list[int]] = {}
+        self._sums: dict[_Place, list[int]] = {}
         """Sums, then buckets. Oldest first."""
         self._number = 0
         self._unanswered: list[TrafficRow] = []
@@ -77,7 +77,7 @@ class TrafficReports:
     async def send(self) -> None:
         """Send all figures. Raises `ReportNotTakenError`; what was not taken is kept."""
         async with self._sending:
-            while self._unanswered or self._kept:
+            while self._unanswered or self._sums:
                 if not self._unanswered:
                     self._take_batch()
                 await self._post()
@@ -94,8 +94,8 @@ class TrafficReports:
         with contextlib.suppress(TimeoutError, ReportNotTakenError):  # the client logs that control takes nothing
             async with asyncio.timeout(within_s):
                 await self.send()
-        if self._unanswered or self._kept:
-            calls = sum(row.sums[_CALLS] for row in self._unanswered) + sum(one[_CALLS] for one in self._kept.values())
+        if self._unanswered or self._sums:
+            calls = sum(row.sums[_CALLS] for row in self._unanswered) + sum(one[_CALLS] for one in self._sums.values())
             log.warning(
                 "Traffic figures lack up to %d calls that control did not take before shutdown. Billing events have"
                 " them. Stop control after the proxy.",
@@ -106,19 +106,19 @@ class TrafficReports:
         await self._reports.close()
 
     def _figures(self, place: _Place) -> list[int]:
-        figures = self._kept.get(place)
+        figures = self._sums.get(place)
         if figures is None:
-            if len(self._kept) >= MAX_KEPT:
-                self._dropped += self._kept.pop(next(iter(self._kept)))[_CALLS]
-            figures = self._kept[place] = [0] * (len(SUMS) + BUCKETS)
+            if len(self._sums) >= MAX_KEPT:
+                self._dropped += self._sums.pop(next(iter(self._sums)))[_CALLS]
+            figures = self._sums[place] = [0] * (len(SUMS) + BUCKETS)
         return figures
 
     def _take_batch(self) -> None:
         """Make the oldest figures a batch of its own, to which nothing is added any more."""
         self._number += 1
-        for place in list(islice(self._kept, MAX_ROWS)):
+        for place in list(islice(self._sums, MAX_ROWS)):
             (minute_ms, workspace, slug) = place
-            figures = self._kept.pop(place)
+            figures = self._sums.pop(place)
             sums = tuple(figures[: len(SUMS)])
             buckets = tuple(figures[len(SUMS) :])
             self._unanswered.append(TrafficRow(workspace, slug, minute_ms, sums, buckets))

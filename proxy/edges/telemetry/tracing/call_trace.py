@@ -20,7 +20,10 @@ LEFT_STATUS = 499
 class CallTrace(Work):
     """Created when the head of a request has arrived. `finish` ends all spans. An unsampled call has no children."""
 
-    __slots__ = ("_asked", "_received_at", "_sent_at", "_server", "_tracer", "_upstream", "_within", "is_recorded")
+    __slots__ = (
+        *("_received_at", "_request_attributes", "_sent_at", "_server", "_tracer", "_upstream", "_within"),
+        "is_recorded",
+    )
 
     def __init__(self, tracer: Tracer, incoming: Incoming) -> None:
         path = incoming.request_target.partition("?")[0]
@@ -37,7 +40,7 @@ class CallTrace(Work):
         self.is_recorded = self._server.is_recording()
         self._tracer = tracer
         self._within = set_span_in_context(self._server, NO_PARENT)
-        self._asked: Attributes = {}
+        self._request_attributes: Attributes = {}
         self._upstream: Span | None = None
         self._received_at = incoming.received_at
         self._sent_at = 0.0
@@ -49,14 +52,14 @@ class CallTrace(Work):
     def asks(self, target: Target, request: Received) -> None:
         """Note the target of the next request upstream, a call to a slug."""
         path = request.facts.path
-        self._asked = attributes.of_target(target, path, request.slug, request.streaming)
+        self._request_attributes = attributes.of_target(target, path, request.slug, request.streaming)
 
     def sends(self, call: UpstreamCall) -> None:
         """Start the span of a request that is about to leave, and name it in the request's fields."""
         parent = self._server
         if self.is_recorded:
             self._end_upstream()
-            target = self._asked
+            target = self._request_attributes
             self._sent_at = perf_counter()
             name = attributes.client_span_name(call, target)
             described = target | attributes.of_upstream(call)
@@ -92,9 +95,9 @@ class CallTrace(Work):
         self._server.end()
 
     def _describe_answer(self, upstream: Span, report: RequestReport) -> None:
-        if self._asked:
+        if self._request_attributes:
             upstream.set_attributes(attributes.of_usage(report))
-            if report.first_byte_s is not None and self._asked["gen_ai.request.stream"]:
+            if report.first_byte_s is not None and self._request_attributes["gen_ai.request.stream"]:
                 waited_s = report.first_byte_s - (self._sent_at - self._received_at)
                 upstream.set_attribute("gen_ai.response.time_to_first_chunk", max(waited_s, 0.0))
         if report.status >= attributes.SERVER_ERROR or report.status == LEFT_STATUS:

@@ -11,11 +11,11 @@ class Exemplars:
     """The newest call of each bucket. At most one per bucket, so the memory is bounded."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, int], tuple[str, float, float]] = {}
+        self._exemplars: dict[tuple[str, int], tuple[str, float, float]] = {}
 
     def note(self, call: RequestReport, trace_id: str) -> None:
         """Remember a sampled call."""
-        exemplars = self._found
+        exemplars = self._exemplars
         at_s = call.ended_at_ms / 1000
         exemplars["duration", bisect_left(DURATION_BOUNDS_S, call.duration_s)] = (trace_id, call.duration_s, at_s)
         exemplars["overhead", bisect_left(OVERHEAD_BOUNDS_S, call.ours_s)] = (trace_id, call.ours_s, at_s)
@@ -24,6 +24,6 @@ class Exemplars:
 
     def drain(self) -> list[list[Any]]:
         """Return and drop them, as they go over the channel: histogram, bucket, trace id, value, Unix seconds."""
-        exemplars = self._found
-        self._found = {}
+        exemplars = self._exemplars
+        self._exemplars = {}
         return [[*key, *value] for key, value in exemplars.items()]

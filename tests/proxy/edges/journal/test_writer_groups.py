@@ -211,14 +211,14 @@ async def test_call_is_refused_if_its_new_segment_cannot_be_begun(
 ) -> None:
     """The group before it is refused, too. Nothing is lost when the disk is back."""
     number = 1
-    while journal._left >= 4 * len(call(number).record):  # enough for one more call
+    while journal._room >= 4 * len(call(number).record):  # enough for one more call
         await asyncio.gather(*open_all(journal, number), *close_all(journal, number))
         number += 1
     futures = open_all(journal, number)
     with monkeypatch.context() as broken:
         broken.setattr(os, "pwrite", failing_after(0))
         with pytest.raises(JournalUnavailableError, match="Input/output"):
-            start(journal, number + 1, metadata={"m": "x" * journal._left})
+            start(journal, number + 1, metadata={"m": "x" * journal._room})
         assert await outcomes(futures) == [JournalUnavailableError]
     assert journal.pending == 1
     journal._retry_write_at = 0.0
