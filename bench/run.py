@@ -75,7 +75,7 @@ class Run:
     scratch: Path
     rig: Rig
     subjects: list[Subject]
-    found: Findings
+    findings: Findings
 
     @contextlib.contextmanager
     def part(self, name: str, *, needed: bool = False) -> Iterator[None]:
@@ -90,8 +90,8 @@ class Run:
             if needed:
                 raise
             print(f"  failed: {error}", flush=True)
-            self.found.missing[name] = str(error)
-        took_s = self.found.took[name] = time.monotonic() - start_s
+            self.findings.missing[name] = str(error)
+        took_s = self.findings.took[name] = time.monotonic() - start_s
         print(f"== {name}: {took_s:.0f} s", flush=True)
 
     @contextlib.contextmanager
@@ -105,7 +105,7 @@ class Run:
             if subject.name in OURS:
                 raise
             print(f"  {subject.name}: not measured further: {error}", flush=True)
-            self.found.missing[subject.name] = f"failed at {part}: {error}"
+            self.findings.missing[subject.name] = f"failed at {part}: {error}"
             self.subjects.remove(subject)
 
     def named(self, *names: str) -> list[Subject]:
@@ -173,15 +173,15 @@ def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findin
 
 
 def _floods(run: Run) -> None:
-    measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.found)
+    measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.findings)
 
 
 def _slow_streams(run: Run) -> None:
-    measure_steady(run.named(GOVERNED)[0], run.rig, run.found)
+    measure_steady(run.named(GOVERNED)[0], run.rig, run.findings)
 
 
 def _latencies(run: Run) -> None:
-    measure_latencies(run.named(GOVERNED, *STEADY_PEERS), run.rig, run.found, run.scratch)
+    measure_latencies(run.named(GOVERNED, *STEADY_PEERS), run.rig, run.findings, run.scratch)
 
 
 def _beside(run: Run) -> list[Subject]:
@@ -208,7 +208,7 @@ def _warm_up(run: Run) -> None:
 
 
 def _take_sample(run: Run, subject: Subject, count: int, seconds: int) -> None:
-    figures = run.found.figures[subject.name]
+    figures = run.findings.figures[subject.name]
     with run.leaving_out(subject, f"{count} connections"):
         sample = measure(subject, run.rig, count, _fair_s(subject, seconds), run.scratch)
         figures.samples.setdefault(count, []).append(sample)
@@ -239,14 +239,14 @@ def _count_system_calls(run: Run) -> None:
         try:
             counted = count_system_calls(subject.proxy_pids(), load, run.scratch)
         except BenchError as error:
-            run.found.missing[SYSTEM_CALLS] = str(error)
+            run.findings.missing[SYSTEM_CALLS] = str(error)
             return
-        run.found.figures[subject.name].system_calls = counted
+        run.findings.figures[subject.name].system_calls = counted
 
 
 def _note_memory_after(run: Run) -> None:
     for subject in run.subjects:
-        run.found.figures[subject.name].after_mib = rss_mib(subject.proxy_pids())
+        run.findings.figures[subject.name].after_mib = rss_mib(subject.proxy_pids())
 
 
 def _measure_idle(run: Run) -> None:
@@ -256,9 +256,9 @@ def _measure_idle(run: Run) -> None:
     time.sleep(IDLE_S)
     for subject in run.subjects:
         spent_s = cpu_s(subject.proxy_pids()) - before[subject.name]
-        run.found.figures[subject.name].idle_cpu_ms_per_s = spent_s * 1000 / IDLE_S
+        run.findings.figures[subject.name].idle_cpu_ms_per_s = spent_s * 1000 / IDLE_S
     _note_memory_after(run)
-    note_what_was_kept(run.subjects, run.found)
+    note_what_was_kept(run.subjects, run.findings)
 
 
 def _measure_workers(run: Run) -> None:
@@ -277,9 +277,9 @@ def _measure_workers(run: Run) -> None:
             for name, subjects in sides.items():
                 print(f"  {name:21} {COMPARED_AT:4} connections each, round {turn + 1} of {ROUNDS}", flush=True)
                 costs[name].append(_proxies_us(run, subjects, 5))
-    _, run.found.facts["workers_us apart"], run.found.facts["workers_us together"] = costs.values()
+    _, run.findings.facts["workers_us apart"], run.findings.facts["workers_us together"] = costs.values()
     for name, rounds in costs.items():
-        run.found.notes.append(
+        run.findings.notes.append(
             f"governed calls, {name} on one core, {COMPARED_AT} connections a worker:"
             f" {statistics.median(rounds):.1f} CPU µs of the proxy ({min(rounds):.1f} to {max(rounds):.1f})"
         )
@@ -320,8 +320,8 @@ def _proxies_us(run: Run, subjects: Sequence[Subject], seconds: int) -> float:
 
 def _measure_policy(run: Run) -> None:
     facts = _study(run, "bench.studies.policy_scale")
-    run.found.facts.update({name: [value] for name, value in facts.items()})
-    run.found.facts.update(_study(run, "bench.studies.deep_trees"))
+    run.findings.facts.update({name: [value] for name, value in facts.items()})
+    run.findings.facts.update(_study(run, "bench.studies.deep_trees"))
 
 
 def _study(run: Run, module: str) -> dict[str, Any]:
@@ -332,7 +332,7 @@ def _study(run: Run, module: str) -> dict[str, Any]:
         assert program.stdout is not None
         for line in program.stdout:
             print(f"  {line}", end="", flush=True)
-            run.found.notes.append(line.strip())
+            run.findings.notes.append(line.strip())
     if program.returncode:
         raise BenchError(f"{module} ended with status {program.returncode}")
     figures: dict[str, Any] = json.loads(facts.read_text())
@@ -368,16 +368,16 @@ def _tools() -> list[str]:
 PARTS: Mapping[str, Callable[[Run], None]] = {
     "streams at once": _floods,
     "idle": _measure_idle,
-    "chunks": lambda run: measure_chunks(_beside(run), run.rig, run.found),
+    "chunks": lambda run: measure_chunks(_beside(run), run.rig, run.findings),
     "slow streams": _slow_streams,
     "latency": _latencies,
-    "first bytes": lambda run: measure_first_bytes(_beside(run), run.rig, run.found),
-    "prompts": lambda run: measure_prompts(_beside(run), run.rig, run.found, run.scratch),
-    "huge bodies": lambda run: measure_huge_bodies(run.named(GOVERNED)[0], run.found),
-    "books": lambda run: measure_books(run.rig, run.found, run.scratch),
+    "first bytes": lambda run: measure_first_bytes(_beside(run), run.rig, run.findings),
+    "prompts": lambda run: measure_prompts(_beside(run), run.rig, run.findings, run.scratch),
+    "huge bodies": lambda run: measure_huge_bodies(run.named(GOVERNED)[0], run.findings),
+    "books": lambda run: measure_books(run.rig, run.findings, run.scratch),
     "two workers": _measure_workers,
     "scale of policy": _measure_policy,
-    "hostile callers": lambda run: measure_hostile_callers(run.rig, run.found, run.scratch),
+    "hostile callers": lambda run: measure_hostile_callers(run.rig, run.findings, run.scratch),
 }
 """The parts of a whole run after the calls, in this order; each can be measured alone with `--part`."""
 

@@ -18,19 +18,19 @@ class SharedWork(Generic[Key, Result]):
     def __init__(self, work: Callable[[Key], Awaitable[Result]]) -> None:
         self._work = work
         self._running: dict[Key, asyncio.Task[Result]] = {}
-        self._waiting: dict[Key, asyncio.Task[Result]] = {}
+        self._next_runs: dict[Key, asyncio.Task[Result]] = {}
 
     async def of(self, key: Key) -> Result:
         """The result, or the error, of a run that begins after this call. It goes on if its askers are cancelled."""
-        run = self._waiting.get(key)
+        run = self._next_runs.get(key)
         if run is None:
-            run = self._waiting[key] = asyncio.create_task(self._after(key, self._running.get(key)))
+            run = self._next_runs[key] = asyncio.create_task(self._after(key, self._running.get(key)))
         return await asyncio.shield(run)
 
     async def _after(self, key: Key, running: asyncio.Task[Result] | None) -> Result:
         if running is not None:
             await asyncio.wait([running])
-        self._running[key] = task = self._waiting.pop(key)
+        self._running[key] = task = self._next_runs.pop(key)
         try:
             return await self._work(key)
         finally:

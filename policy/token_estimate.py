@@ -126,7 +126,7 @@ class Sample:
     """The size of all texts in characters, or in bytes of raw parts."""
     is_whole: bool = True
     """True if the parts are all of the texts."""
-    seen: Fraction | int = 1
+    share: Fraction | int = 1
     """The share of all texts that was given."""
 
     @property
@@ -151,7 +151,7 @@ class Sample:
         else:
             read = len(text) - len(self.parts) + 1  # without the spaces
             size = self.given_size * read // sum(map(len, self.parts))
-        return size // self.seen
+        return size // self.share
 
 
 def sample_of(texts: Sequence[str | bytes | memoryview]) -> Sample:

@@ -21,7 +21,7 @@ from bench.studies.regions import (
 def test_fail_over_admits_at_most_what_the_replica_had_not_seen(load: float, burst: float) -> None:
     for threshold, lag_ms, seed in product((20, 100), (0, 10, 100, 1000, 5000), range(3)):
         outcome = fail_over(Calls(threshold, load, burst), lag_ms, seed)
-        assert outcome.over <= outcome.lost <= outcome.bound, (threshold, lag_ms, seed, outcome)
+        assert outcome.over <= outcome.loss <= outcome.bound, (threshold, lag_ms, seed, outcome)
 
 
 def test_replica_without_lag_admits_nothing_twice() -> None:

@@ -38,7 +38,7 @@ def _of_seen(jobs: Mapping[str, WantedJob], observation: JobReport, view: View, 
 def _concerns(observation: JobReport, job: WantedJob) -> bool:
     """Return whether control asks about this attempt."""
     is_present = observation.attempt == job.attempt or _was_claimed_since(observation, job)
-    return is_present and job.wanted is not Wanted.FORGET
+    return is_present and job.wish is not Wanted.FORGET
 
 
 def _was_claimed_since(observation: JobReport, job: WantedJob) -> bool:
@@ -56,14 +56,14 @@ def _of_missing(jobs: Mapping[str, WantedJob], view: View) -> Iterator[JobReport
     for job in jobs.values():
         if job.job_id in view.busy:
             continue
-        if job.wanted is Wanted.FORGET:
+        if job.wish is Wanted.FORGET:
             if job.job_id in view.forgotten:
                 yield JobReport(job.job_id, job.attempt, Phase.ENDED, is_forgotten=True)
         elif job.status in PLACED:
             observation = view.reports.get(job.job_id)
             if observation is None or observation.attempt != job.attempt:
                 yield _report_of_loss(job, view.failed_starts.get((job.job_id, job.attempt)))
-        elif job.wanted is Wanted.RUN and job.job_id not in view.reports:
+        elif job.wish is Wanted.RUN and job.job_id not in view.reports:
             yield JobReport(job.job_id, job.attempt, Phase.WAITING)
 
 
@@ -71,7 +71,7 @@ def _report_of_loss(job: WantedJob, failed_start: str | None) -> JobReport:
     if failed_start is not None:
         outcome = Outcome.DEPLOY_FAILED
         message = failed_start
-    elif job.wanted is Wanted.STOP:
+    elif job.wish is Wanted.STOP:
         outcome = Outcome.STOPPED
         message = None
     elif job.status == RUNNING:

@@ -98,7 +98,7 @@ def actions(wanted_state: WantedState, view: View, knowledge: Known) -> list[Act
 
 
 def _action(job: WantedJob | None, report: JobReport | None, view: View) -> Action | None:
-    if job is not None and job.wanted is Wanted.FORGET:
+    if job is not None and job.wish is Wanted.FORGET:
         if report is not None and report.phase is not Phase.ENDED:
             return Stop(job.job_id, report.attempt, Outcome.STOPPED)
         return None if job.job_id in view.forgotten else Forget(job.job_id, with_store=True)
@@ -108,7 +108,7 @@ def _action(job: WantedJob | None, report: JobReport | None, view: View) -> Acti
         is_over = job is None or job.attempt != report.attempt or job.status in QUEUED
         is_settled = view.is_delivered(report) and not view.is_syncing(report)
         return Forget(report.job_id, with_store=False) if is_over and is_settled else None
-    if job is None or job.wanted is Wanted.STOP:
+    if job is None or job.wish is Wanted.STOP:
         return Stop(report.job_id, report.attempt, Outcome.STOPPED)
     is_current = job.status in PLACED and job.attempt == report.attempt
     return None if is_current else Stop(report.job_id, report.attempt, Outcome.REQUEUED)
@@ -122,7 +122,7 @@ def _placement(wanted_state: WantedState, view: View, knowledge: Known, stop_ids
     queue = [
         _candidate(job)
         for job in wanted_state.jobs
-        if job.wanted is Wanted.RUN and job.status in QUEUED
+        if job.wish is Wanted.RUN and job.status in QUEUED
         if job.job_id not in view.reports and job.job_id not in view.busy and job.job_id not in view.unclaimable
     ]
     running = [report for report in view.reports.values() if report.phase is not Phase.ENDED]

@@ -166,7 +166,7 @@ class SyncLoop:
 
     def _act(self, wanted_state: WantedState, view: View) -> None:
         """Begin what is missing, and follow what the backend has."""
-        deleted = {job.job_id for job in wanted_state.jobs if job.wanted is Wanted.FORGET}
+        deleted = {job.job_id for job in wanted_state.jobs if job.wish is Wanted.FORGET}
         self._ship({id: report for id, report in view.reports.items() if id not in deleted and id not in view.busy})
         if self._is_stopping:
             return

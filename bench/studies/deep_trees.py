@@ -154,7 +154,7 @@ class Caller(asyncio.Protocol):
     def __init__(self, requests: Iterator[bytes]) -> None:
         self._requests = requests
         self._answer = b""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -167,20 +167,20 @@ class Caller(asyncio.Protocol):
         if not end or len(body) < length:
             return
         if not head.startswith(b"HTTP/1.1 200"):
-            self.done.set_exception(BenchError(f"a call failed: {self._answer[:300]!r}"))
+            self.end.set_exception(BenchError(f"a call failed: {self._answer[:300]!r}"))
             self._transport.close()
             return
         self._answer = b""
         self._send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(BenchError("the proxy closed a connection"))
+        if not self.end.done():
+            self.end.set_exception(BenchError("the proxy closed a connection"))
 
     def _send(self) -> None:
         request = next(self._requests, None)
         if request is None:
-            self.done.set_result(None)
+            self.end.set_result(None)
             self._transport.close()
         else:
             self._transport.write(request)
@@ -213,7 +213,7 @@ class Subject:
         callers = [
             (await loop.create_connection(lambda: Caller(requests), "127.0.0.1", self.port))[1] for _ in range(CALLERS)
         ]
-        await asyncio.gather(*[caller.done for caller in callers])
+        await asyncio.gather(*[caller.end for caller in callers])
         await asyncio.sleep(0.3)  # journal and counts are sent on
         return (cpu_s(self.pids()) - before_s) * 1e6 / len(pairs)
 

@@ -54,7 +54,7 @@ class Scene:
     api_key: str
     server: PostgresServer | None
     ulids: Ulids
-    written: int = 0
+    event_count: int = 0
 
     def used_us(self) -> dict[str, float]:
         usage = {part: cpu_s(self.gateway.pids(part)) * 1e6 for part in PARTS}
@@ -75,17 +75,17 @@ class Scene:
 
     def write_events(self, journal: JournalWriter, pace: int, seconds: float) -> int:
         """Journal `pace` calls a second; return when control has had the time to commit them."""
-        before = self.written
+        before = self.event_count
         start_s = time.monotonic()
         while (passed_s := time.monotonic() - start_s) < seconds:
-            for _ in range(int(passed_s * pace) - (self.written - before)):
+            for _ in range(int(passed_s * pace) - (self.event_count - before)):
                 self._write(journal)
             time.sleep(TICK_S)
         time.sleep(SHIPPED_S)
-        return self.written - before
+        return self.event_count - before
 
     def _write(self, journal: JournalWriter) -> None:
-        self.written += 1
+        self.event_count += 1
         now_ms = time.time_ns() // 1_000_000
         key = self.ulids()
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
@@ -105,8 +105,8 @@ class Scene:
             count += len(page["items"])
             cursor = page["pagination"].get("cursor")
             query = f"cursor={cursor}" if cursor else ""
-        if not count == len(keys) == self.written:
-            raise BenchError(f"{self.written} events were written; listed are {count}, of {len(keys)} keys")
+        if not count == len(keys) == self.event_count:
+            raise BenchError(f"{self.event_count} events were written; listed are {count}, of {len(keys)} keys")
         return count
 
     def _get(self, path: str) -> dict[str, Any]:

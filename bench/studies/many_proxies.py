@@ -54,7 +54,7 @@ class Fleet:
             1000 * (after - (earlier if after >= earlier else 0)) / took_s
             for after, earlier in zip(self._used_s(), before, strict=True)
         )
-        rate = sum(self.log.sent.values()) / took_s
+        rate = sum(self.log.requests.values()) / took_s
         print(
             f"{name}: control {control_ms:.1f} ms/s, Redis {redis_ms:.1f} ms/s, {rate:.1f} requests/s",
             flush=True,
@@ -106,7 +106,7 @@ async def fall_and_return(fleet: Fleet) -> None:
     """Kill control, start it after `DOWN_S`, and print how its first requests are spread."""
     fleet.control.kill()
     await asyncio.sleep(DOWN_S)
-    print(f"  while control was away for {DOWN_S:.0f} s: {summary(fleet.log.sent)}", flush=True)
+    print(f"  while control was away for {DOWN_S:.0f} s: {summary(fleet.log.requests)}", flush=True)
     fleet.control.launch()
     await asyncio.to_thread(fleet.control.await_answers)
     fleet.log.clear()
@@ -118,7 +118,7 @@ async def fall_and_return(fleet: Fleet) -> None:
         print(f"  second {second + 1}: control's CPU {1000 * (now_s - used_s):.0f} ms, requests per 100 ms:", end=" ")
         print(*tenths(fleet.log.sent_s, back_s + second), flush=True)
         used_s = now_s
-    print(f"  in these {RETURN_S:.0f} s: {summary(fleet.log.sent)}; not answered: {fleet.log.failed}", flush=True)
+    print(f"  in these {RETURN_S:.0f} s: {summary(fleet.log.requests)}; not answered: {fleet.log.failed}", flush=True)
 
 
 def summary(counts: Counter[str]) -> str:
@@ -137,7 +137,7 @@ async def restart_redis(fleet: Fleet) -> None:
     fleet.redis.start()
     await asyncio.sleep(10)
     worst = max(tenths(fleet.log.sent_s, min(fleet.log.sent_s)))
-    print(f"  after a restart of Redis: {summary(fleet.log.sent)}, at most {worst} of them in 100 ms", flush=True)
+    print(f"  after a restart of Redis: {summary(fleet.log.requests)}, at most {worst} of them in 100 ms", flush=True)
 
 
 def make_deployment(api: Api) -> tuple[str, str]:

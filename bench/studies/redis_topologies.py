@@ -147,7 +147,7 @@ class Death:
     """The cost of one dead primary."""
 
     refused_s: float
-    lost: int
+    loss: int
     above: int
 
 
@@ -208,7 +208,7 @@ async def report_deaths() -> None:
     for number, lag_s in enumerate(LAGS_S):
         with running_cluster() as cluster:
             death = await watch_a_death(cluster, number, lag_s)
-        print(f"{1000 * lag_s:>17.0f} ms {death.refused_s:>10.2f} s {death.lost:>15} {death.above:>16}", flush=True)
+        print(f"{1000 * lag_s:>17.0f} ms {death.refused_s:>10.2f} s {death.loss:>15} {death.above:>16}", flush=True)
 
 
 async def main() -> None:

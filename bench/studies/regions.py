@@ -58,25 +58,25 @@ class Counters:
 
     def __init__(self, threshold: int, counters: CounterHash | None = None) -> None:
         self._bounds = (Bound(Limit(LimitType.REQUEST, Unit.MINUTE, threshold), "g", "g"),)
-        self._held = counters or CounterHash(lease_ms=0)
+        self._hash = counters or CounterHash(lease_ms=0)
 
     def copied(self) -> CounterHash:
         """Copy its counters as they are now: values that nothing changes afterwards."""
-        return CounterHash(self._held.lease_ms, dict(self._held.groups))
+        return CounterHash(self._hash.lease_ms, dict(self._hash.groups))
 
     def admitted(self, times_ms: Sequence[int]) -> list[int]:
         """Return the calls that were admitted."""
-        return [at_ms for at_ms in times_ms if admit(self._held, self._bounds, (NO_TOKENS,), at_ms).admitted]
+        return [at_ms for at_ms in times_ms if admit(self._hash, self._bounds, (NO_TOKENS,), at_ms).admitted]
 
 
 @dataclass(frozen=True, slots=True)
 class FailOver:
-    """`worst`: the most admissions in any rolling minute. `lost`: what the replica had not seen; `arrived`: calls that
+    """`worst`: the most admissions in any rolling minute. `loss`: what the replica had not seen; `arrived`: calls that
     came in the lag."""
 
     threshold: int
     worst: int
-    lost: int
+    loss: int
     arrived: int
 
     @property

@@ -38,14 +38,14 @@ class Log:
         self.clear()
 
     def clear(self) -> None:
-        self.sent: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.sent_s: list[float] = []
         self.failed = 0
         self.hinted_s: list[float] = []
         self.confirmed_s: list[float] = []
 
     async def note(self, what: str, request: Awaitable[Any]) -> Any:
-        self.sent[what] += 1
+        self.requests[what] += 1
         self.sent_s.append(time.monotonic())
         try:
             return await request

@@ -26,7 +26,7 @@ async def _post_sync(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
     synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
     dependencies.metrics.training_jobs_entered(synced.entered)
-    state = WantedState(synced.wanted, terminals=request.app[TERMINALS].wanted())
+    state = WantedState(synced.jobs, terminals=request.app[TERMINALS].wanted())
     return _answer(await beside(OPERATOR, len(state.jobs), state.to_wire))
 
 

@@ -108,7 +108,7 @@ def shown_usage(entry: LimitUse, ends: Mapping[Unit, str]) -> dict[str, Any]:
         "type": limit.type.value,
         "unit": limit.unit.value,
         "threshold": limit.threshold,
-        "current_usage": entry.used.amount,
+        "current_usage": entry.usage.amount,
         "reset_at": ends[limit.unit],
         "source_group": entry.bound.source_group,
     }
@@ -130,7 +130,7 @@ async def _get_limits(request: ApiRequest) -> Encoded:
 
 def shown_limit(use: LimitUse) -> GroupLimitV1:
     limit = use.bound.limit
-    usage = use.used
+    usage = use.usage
     return GroupLimitV1(
         slug=use.slug,
         type=limit.type.value,

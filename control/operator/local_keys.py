@@ -31,7 +31,7 @@ class LocalKeys:
     def __init__(self, directory: DataDirectory, has_own_database: bool) -> None:
         self._directory = directory
         self._is_embedded = has_own_database
-        self._kept = CommandKeys(directory)
+        self._keys = CommandKeys(directory)
 
     def workspaces(self) -> list[tuple[str, str]]:
         """(id, name) of each workspace."""
@@ -41,15 +41,15 @@ class LocalKeys:
 
     def of(self, workspace_id: str) -> str:
         """A living key of the workspace, with management scope."""
-        key = self._kept.of(workspace_id)
+        key = self._keys.of(workspace_id)
         if key is not None and self._lives(workspace_id, key):
             return key
-        with self._kept.changing():
-            made_meanwhile = self._kept.of(workspace_id)
+        with self._keys.changing():
+            made_meanwhile = self._keys.of(workspace_id)
             if made_meanwhile is not None and self._lives(workspace_id, made_meanwhile):
                 return made_meanwhile
             key = self._on_store(lambda store: _mint(store, workspace_id))
-            self._kept.keep(workspace_id, key)
+            self._keys.keep(workspace_id, key)
         return key
 
     def _lives(self, workspace_id: str, key: str) -> bool:

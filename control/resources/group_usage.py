@@ -63,7 +63,7 @@ class LimitUse:
 
     place: LimitPlace
     bound: Bound
-    used: Used
+    usage: Used
     binds: bool
 
     @property
@@ -72,7 +72,7 @@ class LimitUse:
 
     @property
     def left(self) -> int:
-        return self.bound.limit.threshold - self.used.amount
+        return self.bound.limit.threshold - self.usage.amount
 
 
 class GroupLimits:

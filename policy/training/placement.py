@@ -109,11 +109,11 @@ class _Room:
     """The room that is left on each host."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
-        self._left = {host.name: _has(host) for host in hosts}
+        self._amounts = {host.name: _has(host) for host in hosts}
 
     def copy(self) -> "_Room":
         room = _Room(())
-        room._left = {name: dict(amounts) for name, amounts in self._left.items()}
+        room._amounts = {name: dict(amounts) for name, amounts in self._amounts.items()}
         return room
 
     def allot(self, node_count: int, resources: NodeResources) -> tuple[str, ...] | None:
@@ -121,12 +121,12 @@ class _Room:
         needs = _needs(resources)
         host_names = list[str]()
         for _ in range(node_count):
-            fitting = [name for name, amounts in self._left.items() if _fits(amounts, needs)]
+            fitting = [name for name, amounts in self._amounts.items() if _fits(amounts, needs)]
             if not fitting:
                 for name in host_names:
                     self._change(name, needs, 1)
                 return None
-            best = max(fitting, key=lambda name: (self._left[name]["millicpu"], name))
+            best = max(fitting, key=lambda name: (self._amounts[name]["millicpu"], name))
             self._change(best, needs, -1)
             host_names.append(best)
         return tuple(host_names)
@@ -134,11 +134,11 @@ class _Room:
     def give(self, placed: Placed, sign: int) -> None:
         """Give (1) or take (-1) what a placed job has, whatever is left. Ignores hosts that are gone."""
         for name in placed.hosts:
-            if name in self._left:
+            if name in self._amounts:
                 self._change(name, _needs(placed.job.resources), sign)
 
     def _change(self, name: str, needs: Mapping[str, int], sign: int) -> None:
-        amounts = self._left[name]
+        amounts = self._amounts[name]
         for kind, amount in needs.items():
             amounts[kind] = amounts.get(kind, 0) + sign * amount
 

@@ -118,7 +118,7 @@ class WantedJob:
     attempt: int
     """The number of the attempt; 0: the job was never started."""
     status: str
-    wanted: Wanted
+    wish: Wanted
     priority: int
     availability_model: str
     node_count: int
@@ -126,8 +126,17 @@ class WantedJob:
     created_at_ms: int
 
     def to_wire(self) -> dict[str, Any]:
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return plain | {"wanted": self.wanted.value, "resources": self.resources.to_wire()}
+        return {
+            "job_id": self.job_id,
+            "attempt": self.attempt,
+            "status": self.status,
+            "wanted": self.wish.value,
+            "priority": self.priority,
+            "availability_model": self.availability_model,
+            "node_count": self.node_count,
+            "resources": self.resources.to_wire(),
+            "created_at_ms": self.created_at_ms,
+        }
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "WantedJob":
@@ -138,7 +147,7 @@ class WantedJob:
             job_id=text(wire, "job_id"),
             attempt=count(wire, "attempt"),
             status=text(wire, "status"),
-            wanted=Wanted(wire["wanted"]),
+            wish=Wanted(wire["wanted"]),
             priority=priority,
             availability_model=text(wire, "availability_model"),
             node_count=count(wire, "node_count"),

@@ -179,7 +179,7 @@ def _wanted(job: JobRecord, want: Any) -> WantedJob:
         job_id=job.id,
         attempt=job.attempt,
         status=job.status,
-        wanted=want,
+        wish=want,
         priority=job.priority,
         availability_model=job.availability_model,
         node_count=job.node_count,

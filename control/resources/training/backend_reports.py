@@ -31,9 +31,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The wishes of control, and the statuses that jobs came to by this report."""
+    """The jobs with the wishes of control for them, and the statuses that jobs came to by this report."""
 
-    wanted: tuple[WantedJob, ...]
+    jobs: tuple[WantedJob, ...]
     entered: tuple[str, ...]
 
 
@@ -169,7 +169,7 @@ def _wanted(job: JobRecord) -> WantedJob | None:
         job_id=job.id,
         attempt=job.attempt,
         status=job.status,
-        wanted=order,
+        wish=order,
         priority=job.priority,
         availability_model=job.availability_model,
         node_count=job.node_count,
@@ -186,7 +186,7 @@ def _stray(job: JobRecord | None, report: JobReport) -> WantedJob | None:
         job_id=report.job_id,
         attempt=report.attempt,
         status=STOPPED,
-        wanted=Wanted.STOP,
+        wish=Wanted.STOP,
         priority=0,
         availability_model=DEDICATED,
         node_count=1,

@@ -80,7 +80,7 @@ class RequestTokens:
         self._sample = sample_of(texts)
         if max(collected.values, len(texts)) >= MAX_VALUES:
             seen_bytes = sum(map(len, texts)) + collected.values * _VALUE_BYTES
-            self._sample = replace(self._sample, seen=Fraction(seen_bytes, max(size_bytes, seen_bytes)))
+            self._sample = replace(self._sample, share=Fraction(seen_bytes, max(size_bytes, seen_bytes)))
 
 
 class _TextCollector:

@@ -50,7 +50,7 @@ def trainer(plane: ControlPlane) -> Trainer:
 
 async def test_job_goes_from_created_to_its_end_by_what_is_reported(plane: ControlPlane, trainer: Trainer) -> None:
     await add_job(plane)
-    assert [(job.job_id, job.status, job.wanted) for job in (await trainer.sync()).jobs] == [
+    assert [(job.job_id, job.status, job.wish) for job in (await trainer.sync()).jobs] == [
         ("tj_1", CREATED, Wanted.RUN)
     ]
     (job_state,) = (await trainer.sync(report(Phase.WAITING, attempt=0))).jobs
@@ -98,10 +98,10 @@ async def test_preempted_job_waits_again_and_one_that_is_to_stop_is_wanted_stopp
     trainer = Trainer(sqlite_plane)
     await add_job(plane, status=RUNNING, attempt=1)
     (waits,) = (await trainer.sync(report(Phase.ENDED, Outcome.REQUEUED))).jobs
-    assert (waits.status, waits.wanted, waits.attempt) == (PENDING, Wanted.RUN, 1)
+    assert (waits.status, waits.wish, waits.attempt) == (PENDING, Wanted.RUN, 1)
     assert (await trainer.claim(attempt=1)).attempt == 2
     await change(plane.store, stop_requested=True)
-    assert (await trainer.sync(report(Phase.RUNNING, attempt=2))).jobs[0].wanted is Wanted.STOP
+    assert (await trainer.sync(report(Phase.RUNNING, attempt=2))).jobs[0].wish is Wanted.STOP
     await trainer.sync(report(Phase.ENDED, Outcome.STOPPED, attempt=2))
     assert (await stored(plane.store)).status == STOPPED
 
@@ -112,7 +112,7 @@ async def test_deleted_job_is_wanted_forgotten_until_nothing_is_left_of_it(
     await add_job(plane, status=COMPLETED, attempt=1, is_deleted=True)
     await add_job(plane, id="tj_2", status=COMPLETED, attempt=1)
     ended = report(Phase.ENDED, Outcome.COMPLETED)
-    assert [(job.job_id, job.wanted) for job in (await trainer.sync(ended)).jobs] == [("tj_1", Wanted.FORGET)]
+    assert [(job.job_id, job.wish) for job in (await trainer.sync(ended)).jobs] == [("tj_1", Wanted.FORGET)]
     forgotten = [report(Phase.ENDED, Outcome.COMPLETED, id=id, is_forgotten=True) for id in ("tj_1", "tj_2")]
     assert (await trainer.sync(*forgotten)).jobs == ()
     async with plane.store.read() as conn:
@@ -129,7 +129,7 @@ async def test_running_job_that_has_ended_or_is_unknown_here_is_wanted_stopped(
     await add_job(plane, status=FAILED, attempt=1)
     unknown = [report(Phase.RUNNING, id="tj_9", attempt=7), report(Phase.ENDED, Outcome.FAILED, id="tj_8")]
     jobs = (await trainer.sync(RUNS, *unknown, report(Phase.WAITING, id="tj_7"))).jobs
-    assert [(job.job_id, job.attempt, job.wanted) for job in jobs] == [
+    assert [(job.job_id, job.attempt, job.wish) for job in jobs] == [
         ("tj_1", 1, Wanted.STOP),
         ("tj_9", 7, Wanted.STOP),
     ]

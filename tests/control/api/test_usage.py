@@ -63,7 +63,7 @@ class Counted:
 async def entries(path: list[Group], **counts: int) -> list[tuple[str, int, int, str]]:
     (usage,) = await read_usage(Counted(**counts), [path])
     return [
-        (entry.bound.limit.type.value, entry.bound.limit.threshold, entry.used.amount, entry.bound.source_group)
+        (entry.bound.limit.type.value, entry.bound.limit.threshold, entry.usage.amount, entry.bound.source_group)
         for entry in usage
     ]
 
