@@ -29,7 +29,7 @@ class Admitted:
 
     identified: Identified
     route: SlugRoute
-    taken: Taken
+    take: Taken
     event_key: str
     """The billing event's idempotency key, a ULID."""
     estimate: Estimate

@@ -82,11 +82,12 @@ class Pipeline:
             # of refusals, the call is journaled, and an unknown error is logged with its traceback.
             except Exception as error:  # noqa: BLE001
                 answered = await self._refused(context, error)
-                if outgoing.started:  # too late for an error response: cut the connection, so that the caller notices
+                if outgoing.has_started:
+                    # Too late for an error response: cut the connection, so that the caller notices.
                     outgoing.abort()
                     return
             final = answered.final
-            if not (outgoing.finish(final) if outgoing.started else begin(context, answered, final)):
+            if not (outgoing.finish(final) if outgoing.has_started else begin(context, answered, final)):
                 await outgoing.room()
         except (CancelledError, CallerGoneError) as gone:
             _mark(context, CallerGoneError())
@@ -113,7 +114,7 @@ class Pipeline:
         try:
             if refused is not None:
                 answered = self._refusal(context, refused)
-            if not outgoing.started:
+            if not outgoing.has_started:
                 begin(context, answered, answered.final)
             elif refused is None:
                 outgoing.finish(answered.final)

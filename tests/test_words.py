@@ -52,7 +52,7 @@ ROOMS_OF_VARIABLES = (
     "trainer",
 )
 
-ROOMS_OF_FIELDS = ("bench", "commands", "control", "deploy", "launcher", "policy", "runtime", "trainer")
+ROOMS_OF_FIELDS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
 
 DEPENDENT = frozenset(
     (

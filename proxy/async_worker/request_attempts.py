@@ -90,9 +90,9 @@ class _Run:
     began: float = field(default_factory=perf_counter)
     status: int = 0
     url: str = ""
-    sent: bool = False
+    is_over: bool = False
     """The exchange with the replica is over."""
-    lost: bool = False
+    is_lost: bool = False
 
     @property
     def now_ms(self) -> int:
@@ -124,7 +124,7 @@ class RequestAttempts:
         try:
             outcome = await self._outcome(run, held_since)
         finally:
-            run.sent = True
+            run.is_over = True
             payload.release()
             if outcome is None or outcome is handed_back:
                 run.status = CUT_OFF
@@ -147,15 +147,15 @@ class RequestAttempts:
             async with asyncio.timeout(run.left_s) as scope:
 
                 def lose() -> None:
-                    run.lost = True
-                    if not run.sent:
+                    run.is_lost = True
+                    if not run.is_over:
                         scope.reschedule(asyncio.get_running_loop().time())
 
                 self._parts.leases.hold(run.attempt.ref, held_since, lose)
                 result = await self._answer(run)
         except TimeoutError:
             result = TIMED_OUT
-        if run.lost:
+        if run.is_lost:
             return None
         if isinstance(result, Fault):
             run.status = _STATUSES.get(result, run.status)

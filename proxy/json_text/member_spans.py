@@ -36,13 +36,13 @@ def member_spans(raw: bytes) -> Generator[None, None, list[MemberSpan]]:
     while at < len(raw):
         at += walk.pass_over(at)
         yield
-    return walk.found
+    return walk.spans
 
 
 class _Walk:
     """The position of a walk: the number of open brackets, and the part of a member."""
 
-    __slots__ = ("_depth", "_in_string", "_key", "_raw", "_value_start", "found")
+    __slots__ = ("_depth", "_in_string", "_key", "_raw", "_value_start", "spans")
 
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
@@ -52,7 +52,7 @@ class _Walk:
         """Start and end of the latest key."""
         self._value_start = -1
         """Start of the current member's value; -1 before its colon."""
-        self.found: list[MemberSpan] = []
+        self.spans: list[MemberSpan] = []
 
     def pass_over(self, at: int) -> int:
         """Walk over the piece at this offset. Returns its size."""
@@ -103,9 +103,9 @@ class _Walk:
     def _end_member(self, at: int) -> None:
         if self._value_start < 0:  # the object is empty
             return
-        if len(self.found) >= MAX_MEMBERS:
+        if len(self.spans) >= MAX_MEMBERS:
             raise TooManyValuesError(f"holds more than {MAX_MEMBERS} members")
-        self.found.append(MemberSpan(self._name(), self._value_start, at))
+        self.spans.append(MemberSpan(self._name(), self._value_start, at))
         self._value_start = -1
 
     def _name(self) -> str:

@@ -26,7 +26,7 @@ class Incoming(Protocol):
     """Time at which the head was complete: monotonic seconds (`time.perf_counter`)."""
     declared_bytes: int | None
     """`content-length`, which is not among the fields. None if the body is chunked or there is none."""
-    kept: dict[str, Any]
+    facts: dict[str, Any]
     """Facts of the head alone that stages computed, each with a name. Requests with the same head may share it, so
     it depends on nothing else: not on `declared_bytes`, the time or policy. A server bounds how long it lasts."""
     body_wait_s: float
@@ -73,7 +73,7 @@ class Outgoing(Protocol):
     if the buffer is full: await `room` before writing more, or at the end.
     """
 
-    started: bool
+    has_started: bool
     """True once the head was sent. From then on, a failure can only cut the response."""
     sent_bytes: int
     """Body bytes sent so far."""
@@ -170,7 +170,7 @@ class UpstreamCall:
     """Time since which the call waits for its upstream. The client resets it if the last wait was for `record`."""
     request_id: str = ""
     """"" if there is none, or if it is among `headers`."""
-    written: bool = False
+    has_begun: bool = False
     """Set by the client with the first byte that it writes."""
 
 

@@ -10,7 +10,7 @@ from proxy.replicas.replica_calls import Wanted
 class DirectCall:
     """A direct call: the model that it asks, and the request for the replica."""
 
-    wanted: Wanted
+    replica_request: Wanted
     target: str
     """Path and query at the replica; "" if no replica is asked."""
     deployment: Deployment

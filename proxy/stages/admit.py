@@ -127,7 +127,7 @@ class Admit:
         return Admitted(
             identified=identified,
             route=route,
-            taken=answer,
+            take=answer,
             event_key=event_key,
             estimate=estimate,
         )

@@ -101,7 +101,7 @@ class AsyncRequests:
 
     async def submit(self, context: RequestContext, call: DirectCall) -> Answered:
         """Queue the request whose body the call holds. The 201 leaves once the queue has it."""
-        submission = await parse_submission(call.body, call.wanted.workspace_id, self._slices)
+        submission = await parse_submission(call.body, call.replica_request.workspace_id, self._slices)
         call.body = b""  # the queue gets a part of it
         if call.deployment.status in NOT_SERVING:
             raise NoModelReplicaError
@@ -221,7 +221,7 @@ class AsyncRequests:
 
 
 def _ref(call: DirectCall) -> DeploymentRef:
-    return DeploymentRef(call.wanted.workspace_id, call.wanted.model_id, call.deployment.id)
+    return DeploymentRef(call.replica_request.workspace_id, call.replica_request.model_id, call.deployment.id)
 
 
 def _check_id(path: ModelPath) -> None:

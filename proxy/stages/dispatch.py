@@ -87,7 +87,7 @@ class Dispatch:
                     upstream = await sending
                 finally:
                     context.upstream_s += perf_counter() - outbound.waiting_since
-                    if outbound.written:
+                    if outbound.has_begun:
                         context.dispatched = True
             answering = Answering(admitted, upstream, forwarding.credential, outbound.url)
             if upstream.status not in forwarding.doubtful:
@@ -215,7 +215,7 @@ class Dispatch:
                     start=start,
                     opened_at_ms=time_ns() // 1_000_000,
                     estimate=admitted.estimate,
-                    reservations=admitted.taken.reservations,
+                    reservations=admitted.take.reservations,
                 )
             )
         outbound.waiting_since = start_s = perf_counter()
@@ -240,7 +240,7 @@ class Dispatch:
                 return await sending
             finally:
                 context.upstream_s += perf_counter() - outbound.waiting_since
-                if outbound.written:
+                if outbound.has_begun:
                     context.dispatched = True
 
         waited_s = call.waited_s

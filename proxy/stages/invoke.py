@@ -74,7 +74,7 @@ class Invoke:
 
     async def wake(self, call: DirectCall) -> Answered:
         """Wake the deployment, without a call."""
-        await self._replicas.wake(call.wanted)
+        await self._replicas.wake(call.replica_request)
         return Answered(202, (("content-type", "application/json"),), b"{}")
 
     async def send(self, context: RequestContext, call: DirectCall) -> UpstreamAnswer:
@@ -95,11 +95,11 @@ class Invoke:
 
         def send(base_url: str) -> Awaitable[UpstreamAnswer]:
             outbound.url = call.url = base_url.rstrip("/") + call.target
-            if not outbound.written:  # nothing has reached a replica: it may have been parked again meanwhile
+            if not outbound.has_begun:  # nothing has reached a replica: it may have been parked again meanwhile
                 outbound.deadline = perf_counter() + settings.request_timeout_s
             return self._upstream.send(outbound)
 
-        context.replica_call = replica_call = self._replicas.begin(call.wanted, load)
+        context.replica_call = replica_call = self._replicas.begin(call.replica_request, load)
         start_s = perf_counter()
         try:
             return await send_to_replica(replica_call, send)
@@ -119,7 +119,7 @@ class Invoke:
         length = _declared_length(upstream.headers)
 
         def write(data: bytes) -> bool:
-            if not outgoing.started:
+            if not outgoing.has_started:
                 if len(data) == length:  # all of it: one write, with its length
                     head.final = data
                     return True

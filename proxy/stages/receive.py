@@ -77,9 +77,9 @@ class Receive:
 
     def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
         """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
-        facts: HeadFacts | None = incoming.kept.get(_FACTS)
+        facts: HeadFacts | None = incoming.facts.get(_FACTS)
         if facts is None:
-            facts = incoming.kept[_FACTS] = self._facts(incoming)
+            facts = incoming.facts[_FACTS] = self._facts(incoming)
         return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:

@@ -138,7 +138,7 @@ class Relay:
     def _ended(self, context: RequestContext, answering: Answering, reader: AnswerReader, head: Answered) -> Answered:
         """The end of an answer whose last bytes are in `head`."""
         if reader.failed:
-            if context.outgoing.started:
+            if context.outgoing.has_started:
                 self._count_failed(context, head.final)
             return self._failed(context, answering, head)
         if reader.unknown_stop:
@@ -177,8 +177,10 @@ class Relay:
     def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:
         """An error under a 2xx. The caller gets an error if no head was sent; metrics and log always do."""
         context.cause = FAILED
-        final = _without_secrets(answering, head.final if context.outgoing.started else head.final[:MAX_ERROR_BYTES])
-        if not context.outgoing.started:
+        final = _without_secrets(
+            answering, head.final if context.outgoing.has_started else head.final[:MAX_ERROR_BYTES]
+        )
+        if not context.outgoing.has_started:
             return self._error_of(context, answering, BAD_GATEWAY, final)
         return Answered(BAD_GATEWAY, head.headers, final)
 
@@ -286,12 +288,12 @@ class _Passage:
                 self._begin_progress()
                 context.answered = True
         has_room = True
-        if not outgoing.started and (some or (reader.streams and context.streaming)):
+        if not outgoing.has_started and (some or (reader.streams and context.streaming)):
             begin(context, self._head)
             has_room = outgoing.write(some)
         elif some:
             has_room = outgoing.write(some)
-        self._flowing = reader.streams and outgoing.started and context.answered
+        self._flowing = reader.streams and outgoing.has_started and context.answered
         return has_room
 
     def take_held(self) -> bool:

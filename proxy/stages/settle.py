@@ -49,7 +49,7 @@ class Settle:
         if reported is None and context.reader is not None:
             reported = context.reader.reported.tokens
         context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
-        reservations = admitted.taken.reservations
+        reservations = admitted.take.reservations
         counters = self._counters
         total = tokens.total
         # What is returned gets no number: a replay of the journal must find nothing to settle.
@@ -71,7 +71,7 @@ class Settle:
                     actual = total if reservation.type is _TOKEN else reservation.type.amount(tokens)
                     counters.settle(reservation, number=number, actual_tokens=actual)
             else:
-                counters.give_back(admitted.taken)
+                counters.give_back(admitted.take)
         overrun = total - admitted.estimate.expected - admitted.estimate.margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
@@ -157,7 +157,7 @@ def _new_labels(context: RequestContext) -> CallLabels:
         group_id=(key.group_id or "") if key is not None else "",
         key_prefix=key.prefix if key is not None else "",
         slug=route.plan.slug if route is not None else "",
-        model_id=direct.wanted.model_id if direct is not None else "",
+        model_id=direct.replica_request.model_id if direct is not None else "",
     )
 
 

@@ -63,7 +63,7 @@ class _Fetch:
     page: SnapshotPage
     whole: bool
     progress: FetchProgress
-    written: bool = False
+    is_page_written: bool = False
 
     @property
     def over(self) -> bool:
@@ -215,15 +215,15 @@ class Refresher:
     async def _finish(self, fetch: _Fetch) -> None:
         """Write the pages that are missing, and commit. A fetch that was interrupted goes on behind its last page."""
         while True:
-            if not fetch.written:
+            if not fetch.is_page_written:
                 await _in_thread(fetch.update.add, fetch.page.rows)
-                fetch.written = True
+                fetch.is_page_written = True
                 fetch.progress.fetched(fetch.page)
             if fetch.page.next is None:
                 break
             self.progress = fetch.progress.text
             fetch.page = await self._page_after(fetch)
-            fetch.written = False
+            fetch.is_page_written = False
         page = fetch.page
         await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
 

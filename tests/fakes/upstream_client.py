@@ -123,13 +123,13 @@ class FakeUpstream:
         self.calls.append(replace(call, headers=headers))  # a copy: the pipeline reuses the object for the next replica
         await asyncio.sleep(0)
         if call.upload is not None and not isinstance(self.script[0], UNSENT):
-            call.written = True
+            call.has_begun = True
             self.uploaded.append(b"")
             while piece := await call.upload.read():
                 self.uploaded[-1] += piece
         while True:
             step = self.script.popleft()
-            call.written = call.written or not isinstance(step, UNSENT)
+            call.has_begun = call.has_begun or not isinstance(step, UNSENT)
             if isinstance(step, asyncio.Event):
                 self.waiting.set()
                 await step.wait()

@@ -27,7 +27,7 @@ class FakeIncoming:
         self.fields: list[tuple[str, str]] = [(name, value) for name, value in fields.items() if value is not None]
         self.received_at = perf_counter()
         self.declared_bytes: int | None = None
-        self.kept: dict[str, Any] = {}
+        self.facts: dict[str, Any] = {}
         self.repeats = False
         self.body_wait_s = 0.0
         self.fault: Exception | None = None
@@ -80,7 +80,7 @@ class FakeOutgoing:
     headers: list[tuple[str, str]] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
     entries: list[str] = field(default_factory=list)
-    started: bool = False
+    has_started: bool = False
     finished: bool = False
     aborted: bool = False
     gone: bool = False
@@ -95,7 +95,7 @@ class FakeOutgoing:
     def start(
         self, status: int, headers: Headers, lines: str = "", reason: str = "", whole: bytes | None = None
     ) -> bool:
-        assert not self.started, "a second head"
+        assert not self.has_started, "a second head"
         self.status = status
         self.reason = reason
         *fields, end = lines.split("\r\n")
@@ -131,7 +131,7 @@ class FakeOutgoing:
         assert not self.finished, "bytes after the end"
         if self.gone:
             raise CallerGoneError
-        self.started = True
+        self.has_started = True
         self.entries.append(how)
         self.pieces.append(data)
         self.sent_bytes += len(data)

@@ -261,7 +261,7 @@ async def test_head_of_a_stream_does_not_wait_for_its_first_bytes(rig: DirectRig
     outgoing = FakeOutgoing()
     task = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
     await stream.waiting.wait()
-    assert outgoing.started
+    assert outgoing.has_started
     piece.set()
     await task
 

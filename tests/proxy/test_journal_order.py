@@ -72,7 +72,7 @@ async def test_request_waits_for_its_open_and_last_bytes_for_the_close(
     journal.opening[0].tell()
     await eventually(lambda: journal.closing)
     await serving  # the write of the record does the rest
-    assert b"[DONE]" not in outgoing.body if streaming else not outgoing.started
+    assert b"[DONE]" not in outgoing.body if streaming else not outgoing.has_started
     assert not rig.meters.calls
     assert rig.pipeline._capacity.in_flight == 1
     journal.closing[0].tell()
@@ -177,7 +177,7 @@ async def test_task_waits_for_the_close_if_the_caller_is_slow(
     outgoing = FakeOutgoing()
     outgoing.room_left.clear()
     serving = await call_that_waits_for_its_end(rig, journal, outgoing)
-    assert not outgoing.started
+    assert not outgoing.has_started
     journal.closing[0].tell(OSError("No space left on device") if is_refused else None)
     await outgoing.waiting.wait()
     assert outgoing.status == (502 if is_refused else 200)
@@ -200,7 +200,7 @@ async def test_slow_caller_that_leaves_is_closed_once(rig: PathRig, journal: Hel
     if not is_noticed:
         journal.closing[0].tell()
     rig.check_settled()
-    assert not outgoing.started
+    assert not outgoing.has_started
     assert [report.status for report in rig.meters.calls] == [499]
 
 
@@ -212,7 +212,7 @@ async def test_error_response_waits_for_the_close(rig: PathRig, journal: HeldJou
     journal.opening[0].tell()
     await eventually(lambda: journal.closing)
     await asyncio.sleep(0.01)
-    assert not outgoing.started
+    assert not outgoing.has_started
     journal.closing[0].tell()
     await serving
     assert outgoing.status == journal.closed[0].status == 502

@@ -23,7 +23,7 @@ class _Call:
     arguments: Gathered
     name: str = ""
     custom: bool = False
-    started: bool = False
+    is_announced: bool = False
     """True once its name is known, and the caller was told of it."""
     progress: ObjectProgress = field(default_factory=ObjectProgress)
     unread: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class CallDeltas:
             index = delta.get("index")
             text = function.get("arguments")
             call = self._by_index.get(index) if type(index) is int else None
-            if call is not None and call is self._calls[-1] and call.started and isinstance(text, str):
+            if call is not None and call is self._calls[-1] and call.is_announced and isinstance(text, str):
                 call.add(text)
                 return [ToolCallDelta(call.number, text)] if text else []
         return self._read_any(delta, answer_id)
@@ -75,7 +75,7 @@ class CallDeltas:
             call = self._begin(delta, answer_id)
         if text:
             call.add(text)
-        if call.started:
+        if call.is_announced:
             return [ToolCallDelta(call.number, text)] if text else []
         call.name = name
         call.custom = custom
@@ -85,7 +85,7 @@ class CallDeltas:
         """Start the calls whose name never came, so that no call is lost, and give empty arguments to those without."""
         events: list[AnswerEvent] = []
         for call in self._calls:
-            if not call.started:
+            if not call.is_announced:
                 events += self._start(call, None)
             if not call.custom and not call.arguments.text().strip():
                 call.add(EMPTY_OBJECT)
@@ -132,7 +132,7 @@ class CallDeltas:
         return call
 
     def _start(self, call: _Call, extra: Json | None) -> list[AnswerEvent]:
-        call.started = True
+        call.is_announced = True
         events: list[AnswerEvent] = [ToolCallStarted(call.number, call.id, call.name, call.custom, extra)]
         text = call.arguments.text()
         return [*events, ToolCallDelta(call.number, text)] if text else events

@@ -117,18 +117,18 @@ class HttpExchange:
         "body_wait_s",
         "complete",
         "declared_bytes",
+        "facts",
         "fault",
         "finishes_later",
+        "has_started",
         "head",
         "keep_alive",
-        "kept",
         "method",
         "read_bytes",
         "received_at",
         "received_bytes",
         "room_wait_s",
         "sent_bytes",
-        "started",
     )
 
     def __init__(self, connection: ExchangeConnection, head: ParsedHead, whole: bytes | None = None) -> None:
@@ -137,12 +137,12 @@ class HttpExchange:
         self._connection = connection
         self.head = head
         self.method = head.method
-        self.kept: dict[str, Any] = head.kept
+        self.facts: dict[str, Any] = head.facts
         self.fault: Exception | None = None
         self.received_at = perf_counter()
         self.body_wait_s = self.room_wait_s = 0.0
         self.sent_bytes = 0
-        self.keep_alive = self.started = self._aborted = self.finishes_later = False
+        self.keep_alive = self.has_started = self._aborted = self.finishes_later = False
         self._broken = self._continued = False
         self.read_bytes = 0
         self._wanted_bytes = 0  # wake the waiter when so many were received
@@ -291,7 +291,7 @@ class HttpExchange:
             return whole is None or self.finish(whole)
         # Nearly every answer that is not a stream.
         text = f"{text}{lines}content-length: {size}\r\n\r\n"
-        self.started = True
+        self.has_started = True
         self.sent_bytes = size
         transport.write(text.encode("utf-8", "surrogateescape") + whole)
         return not connection.writing_paused
@@ -380,7 +380,7 @@ class HttpExchange:
         """The pending head, completed by its framing field."""
         head = f"{self._pending}{framing}\r\n"
         self._pending = None
-        self.started = True
+        self.has_started = True
         return head.encode("utf-8", "surrogateescape")
 
     def _write(self, parts: list[bytes], body_bytes: int = 0) -> None:

@@ -42,7 +42,7 @@ class ParsedHead:
     """
 
     __slots__ = (
-        *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "fault", "first", "kept", "method"),
+        *("_names", "_raw", "_repeated", "chunked", "closes", "declared_bytes", "facts", "fault", "first", "method"),
         *("modern", "repeats", "target"),
     )
 
@@ -57,8 +57,8 @@ class ParsedHead:
         """The reason to refuse the request; "" if it is valid."""
         self.first: dict[str, str] = {}
         """The first value of each field."""
-        self.kept: dict[str, Any] = {}
-        """`Incoming.kept`."""
+        self.facts: dict[str, Any] = {}
+        """`Incoming.facts`."""
         self.repeats = False
         """`Incoming.repeats`."""
         self.chunked = False

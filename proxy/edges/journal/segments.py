@@ -26,13 +26,13 @@ _MEMORY = "memory"
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """The first `used` bytes hold records; the rest are zeros. Only the thread calls the methods."""
+    """The first `used_bytes` hold records; the rest are zeros. Only the thread calls the methods."""
 
     fd: int
     """The descriptor of the file on disk."""
     write_fd: int
     """The descriptor of the file that is written first: in memory, or `fd`."""
-    used: int = 0
+    used_bytes: int = 0
     memory: Path | None = None
     """The file in memory."""
     _copied: int = 0
@@ -41,7 +41,7 @@ class Segment:
         """Copy all records to the file on disk. The segments before this one must be copied first."""
         if self.memory is None:
             return
-        while (size := self.used - self._copied) > 0:
+        while (size := self.used_bytes - self._copied) > 0:
             data = os.pread(self.write_fd, size, self._copied)
             write_at(self.fd, data, self._copied)
             self._copied += len(data)
@@ -56,7 +56,7 @@ class Segment:
         os.close(self.fd)
         if self.memory is not None:
             os.close(self.write_fd)
-            if self._copied == self.used:
+            if self._copied == self.used_bytes:
                 self.memory.unlink(missing_ok=True)
 
 

@@ -274,14 +274,14 @@ class JournalWriter:
         bytes_written = 0
         try:
             while bytes_written < len(data):  # a signal or a disk that fills up can make the kernel write only a part
-                bytes_written += os.pwrite(segment.write_fd, data[bytes_written:], segment.used + bytes_written)
+                bytes_written += os.pwrite(segment.write_fd, data[bytes_written:], segment.used_bytes + bytes_written)
         except OSError as error:
             return bytes_written, error
         return bytes_written, None
 
     def _advance(self, size: int) -> None:
         """Count `size` more bytes of whole records."""
-        self._current.used += size
+        self._current.used_bytes += size
         if not self._dirty:
             self._dirty = True
             self._wake.set()
@@ -289,7 +289,7 @@ class JournalWriter:
     def _erase(self, size: int) -> None:
         """Erase a partly written record, which would look like damage."""
         with contextlib.suppress(OSError):
-            write_at(self._current.write_fd, bytes(size), self._current.used)
+            write_at(self._current.write_fd, bytes(size), self._current.used_bytes)
 
     def _write_failed(self, error: OSError) -> None:
         self._retry_write_at = time.monotonic() + self._options.log_interval_s
@@ -303,8 +303,8 @@ class JournalWriter:
         if (following := self._spare) is None:
             raise self._troubles.refusal()
         if self._current.fd >= 0:
-            write_at(self._current.write_fd, _END, self._current.used)
-            self._current.used += len(_END)
+            write_at(self._current.write_fd, _END, self._current.used_bytes)
+            self._current.used_bytes += len(_END)
         with self._rotation:
             if self._current.fd >= 0:
                 self._retired.append(self._current)

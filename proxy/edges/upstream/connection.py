@@ -114,7 +114,7 @@ class UpstreamConnection(asyncio.BufferedProtocol):
                 until = silent_at if silent_at < call.deadline else call.deadline
                 if self._timer is None or self._timer_at > until:  # an earlier exchange's that fires sooner will do
                     self._set_timer(until)
-                call.written = True
+                call.has_begun = True
                 if call.upload is None:
                     self._writer.write(head, call.body)
                 else:

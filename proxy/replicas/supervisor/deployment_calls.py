@@ -45,7 +45,7 @@ class DeploymentCalls:
     workspace_id: str
     policy: Deployment
     replicas: dict[str, ReplicaState]
-    waiting: WaitingCalls = field(default_factory=WaitingCalls)
+    waiting_calls: WaitingCalls = field(default_factory=WaitingCalls)
     retrying: dict[CallId, PlatformCall] = field(default_factory=dict)
     """Waiting calls that avoid some replica and may be refused if there is no other."""
     resting: dict[CallId, PlatformCall] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class DeploymentCalls:
 
     @property
     def idle(self) -> bool:
-        return not self.in_flight and not self.waiting
+        return not self.in_flight and not self.waiting_calls
 
     def health(self, now: float) -> "_Health":
         """Return which replicas are healthy. Looks again only after a change: there may be hundreds."""
@@ -140,7 +140,7 @@ class DeploymentCalls:
 
     def prospects(self, call: PlatformCall, usable: list[ReplicaState]) -> WaitsFor | Why:
         """Return what a call that cannot start now waits for, or why it is refused."""
-        if call.wanted.background:
+        if call.request.background:
             return WaitsFor.TURN if suits(call, usable) else Why.NO_REPLICA if call.avoid else WaitsFor.REPLICA
         standing = self.standing_with(usable)
         if standing is Standing.REFUSES:
@@ -153,9 +153,9 @@ class DeploymentCalls:
 
     def first_to_shed(self, newcomer: PlatformCall, usable: list[ReplicaState]) -> PlatformCall | None:
         """Return the queued call that is one too many, now that the newcomer is queued; None if there is room."""
-        if self.waiting.sheddable <= self.policy.max_queued * len(usable):
+        if self.waiting_calls.sheddable <= self.policy.max_queued * len(usable):
             return None
-        return self.waiting.first_to_shed(newcomer)
+        return self.waiting_calls.first_to_shed(newcomer)
 
     def take_forgiving(self, now: float, most: int) -> list[PlatformCall]:
         """Remove from `resting` the calls that may try any replica again."""
@@ -171,7 +171,7 @@ class DeploymentCalls:
 
     def parked(self, call: PlatformCall) -> None:
         """The waiting call is parked now: never refused for want of a replica, never shed by a full queue."""
-        self.waiting.park(call)
+        self.waiting_calls.park(call)
         if self.retrying.pop(call.id, None) is not None:
             self.resting[call.id] = call
 

@@ -29,7 +29,7 @@ class KnownDeployments:
             self._by_model.setdefault(model.id, {})[policy.id] = deployment
         elif deployment.policy is not policy:
             deployment.update(policy)
-        deployment.environments = deployment.environments if deployment.waiting else model.environments
+        deployment.environments = deployment.environments if deployment.waiting_calls else model.environments
         return deployment
 
     def follow(self, model_id: str, model: ModelRow | None) -> list[DeploymentCalls]:
@@ -47,9 +47,9 @@ class KnownDeployments:
                 touched[id] = self.seen(model, policy)
         for id, deployment in self._by_model.get(model_id, {}).items():
             deployment.deleted = id not in policies
-            if deployment.deleted or (deployment.waiting and deployment.environments is not environments):
+            if deployment.deleted or (deployment.waiting_calls and deployment.environments is not environments):
                 deployment.environments = environments
-                deployment.to_follow = deque(deployment.waiting)
+                deployment.to_follow = deque(deployment.waiting_calls)
                 touched[id] = deployment
         return list(touched.values())
 

@@ -41,7 +41,7 @@ class PlatformCall:
     """
 
     id: CallId
-    wanted: Wanted
+    request: Wanted
     deployment_id: str | None = None
     replica: ReplicaState | None = None
     outcome_known: bool = False

@@ -223,7 +223,7 @@ class Switchboard:
         """Move waiting calls to the deployment that they name now; return them by the deployment that they joined."""
         joined: dict[DeploymentCalls, list[PlatformCall]] = {}
         for call in self._slice_of(deployment.to_follow, deployment):
-            match = self.find(call.wanted)
+            match = self.find(call.request)
             if match is not None and match[1].id == deployment.policy.id:
                 continue
             self._withdraw(call)
@@ -239,12 +239,12 @@ class Switchboard:
         """Take the next of these calls that still wait there, as many as this slice allows."""
         while calls and self._slice_room > 0:
             self._slice_room -= 1
-            if (call := calls.popleft()) in deployment.waiting:
+            if (call := calls.popleft()) in deployment.waiting_calls:
                 yield call
 
     def _join(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
         call.deployment_id = deployment.policy.id
-        deployment.waiting.join(call)
+        deployment.waiting_calls.join(call)
         if call.avoid:
             deployment.avoids(call)
 
@@ -260,7 +260,7 @@ class Switchboard:
         return deployment
 
     def _leave(self, deployment: DeploymentCalls, call: PlatformCall) -> None:
-        deployment.waiting.leave(call)
+        deployment.waiting_calls.leave(call)
         deployment.no_longer_waits(call)
 
     def _release(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
@@ -297,22 +297,24 @@ class Switchboard:
         """Give out what is free, tell those who still wait where they stand, and report what changed."""
         now = self._clocks.now()
         untold = [*newcomers, *deployment.take_forgiving(now, max(0, self._slice_room))]
-        while deployment.waiting and self._slice_room > 0 and (room := deployment.with_room(deployment.usable(now))):
+        while (
+            deployment.waiting_calls and self._slice_room > 0 and (room := deployment.with_room(deployment.usable(now)))
+        ):
             self._slice_room -= 1
-            call = deployment.waiting.pop(partial(suits, replicas=room))
+            call = deployment.waiting_calls.pop(partial(suits, replicas=room))
             if call is None:
                 break
             deployment.no_longer_waits(call)
             if call.avoid:
                 room = [one for one in room if one.url not in call.avoid]
             self._assign(deployment, call, less_loaded(room, self._choose))
-        if deployment.waiting:
+        if deployment.waiting_calls:
             self._tell_waiting(deployment, deployment.usable(now), untold)
         else:
             deployment.to_follow.clear()
             deployment.to_tell.clear()
         more = deployment.to_follow or deployment.to_tell or self._slice_room <= 0
-        deployment.unfinished = bool(deployment.waiting and more)
+        deployment.unfinished = bool(deployment.waiting_calls and more)
         self._report(deployment, now)
 
     def _assign(self, deployment: DeploymentCalls, call: PlatformCall, replica: ReplicaState) -> None:
@@ -337,10 +339,10 @@ class Switchboard:
         deployment.usable_then = urls
         retrying = deployment.retrying.values() if others else ()
         for call in (*retrying, *untold):
-            if call in deployment.waiting:
+            if call in deployment.waiting_calls:
                 self._tell(deployment, call, usable)
         if changed:
-            deployment.to_tell = deque(deployment.waiting)
+            deployment.to_tell = deque(deployment.waiting_calls)
         for call in self._slice_of(deployment.to_tell, deployment):
             self._tell(deployment, call, usable)
 
@@ -351,7 +353,7 @@ class Switchboard:
             return
         if prospects is WaitsFor.REPLICA:
             deployment.parked(call)
-        elif not (call.waits_for or call.asked_before or call.was_parked or call.wanted.background):
+        elif not (call.waits_for or call.asked_before or call.was_parked or call.request.background):
             shed = deployment.first_to_shed(call, usable)
             if shed is not None:
                 self._refuse(deployment, shed, Why.FULL)

@@ -25,7 +25,7 @@ class WaitingCalls:
         return bool(self._lines or self._background)
 
     def __contains__(self, call: PlatformCall) -> bool:
-        return call.id in (self._background if call.wanted.background else self._lines.get(call.wanted.turn, ()))
+        return call.id in (self._background if call.request.background else self._lines.get(call.request.turn, ()))
 
     def __iter__(self) -> Iterator[PlatformCall]:
         """Yield calls ordered by turn, and in order within each turn."""
@@ -34,8 +34,8 @@ class WaitingCalls:
 
     def join(self, call: PlatformCall) -> None:
         """Wait at the end of its turn; at the front if it has waited before."""
-        background = call.wanted.background
-        line = self._background if background else self._lines.setdefault(call.wanted.turn, OrderedDict())
+        background = call.request.background
+        line = self._background if background else self._lines.setdefault(call.request.turn, OrderedDict())
         line[call.id] = call
         if call.asked_before:
             line.move_to_end(call.id, last=False)
@@ -43,19 +43,19 @@ class WaitingCalls:
             self._count(call, 1)
 
     def leave(self, call: PlatformCall) -> None:
-        if call.wanted.background:
+        if call.request.background:
             del self._background[call.id]
             return
-        line = self._lines[call.wanted.turn]
+        line = self._lines[call.request.turn]
         del line[call.id]
         if not line:
-            del self._lines[call.wanted.turn]
+            del self._lines[call.request.turn]
         if not call.was_parked:
             self._count(call, -1)
 
     def park(self, call: PlatformCall) -> None:
         """The waiting call is parked now: a full queue no longer sheds it. Background calls never are shed."""
-        if not call.was_parked and not call.wanted.background:
+        if not call.was_parked and not call.request.background:
             call.was_parked = True
             self._count(call, -1)
 
@@ -77,13 +77,13 @@ class WaitingCalls:
 
     def first_to_shed(self, newcomer: PlatformCall) -> PlatformCall:
         """The newest sheddable call of the longest turn; the newcomer, which waits already, if its turn is as long."""
-        longest = max(self._sheddable, key=lambda turn: (self._sheddable[turn], turn == newcomer.wanted.turn))
-        if longest == newcomer.wanted.turn:
+        longest = max(self._sheddable, key=lambda turn: (self._sheddable[turn], turn == newcomer.request.turn))
+        if longest == newcomer.request.turn:
             return newcomer
         return next(call for call in reversed(self._lines[longest].values()) if not call.was_parked)
 
     def _count(self, call: PlatformCall, more: int) -> None:
-        turn = call.wanted.turn
+        turn = call.request.turn
         self.sheddable += more
         count = self._sheddable.get(turn, 0) + more
         if count:

@@ -55,9 +55,9 @@ class JournalingHandler:
             if self.bug is not None:
                 raise self.bug
             try:
-                if error is not None and outgoing.started:
+                if error is not None and outgoing.has_started:
                     outgoing.abort()
-                elif outgoing.started:
+                elif outgoing.has_started:
                     outgoing.finish(self.final)
                 else:
                     outgoing.start(500 if error is not None else 200, [], whole=self.final)

@@ -63,7 +63,7 @@ async def sending(client: HttpUpstream, upstream_call: UpstreamCall) -> asyncio.
     task = asyncio.create_task(client.send(upstream_call))
     await asyncio.sleep(0.05)
     assert not task.done()
-    assert not upstream_call.written
+    assert not upstream_call.has_begun
     return task
 
 
@@ -74,7 +74,7 @@ async def test_request_leaves_when_its_record_is_written(upstream: ScriptedUpstr
     task = await sending(client, upstream_call)
     assert len(upstream.received) == 1
     record.tell()
-    assert upstream_call.written  # with the record, not a turn of the loop later
+    assert upstream_call.has_begun  # with the record, not a turn of the loop later
     assert upstream_call.waiting_since >= began + 0.05
     assert await read(await task) == b"fine"
     assert (upstream.connections, len(upstream.received)) == (1, 2)
@@ -98,7 +98,7 @@ async def test_refused_record_sends_nothing_and_frees_the_connection(
     record.tell(REFUSED)
     with pytest.raises(JournalUnavailableError):
         await task
-    assert not upstream_call.written
+    assert not upstream_call.has_begun
     assert await read(await client.send(call(upstream, None))) == b"fine"
     assert (upstream.connections, len(upstream.received)) == (1, 2)
 
@@ -124,7 +124,7 @@ async def test_caller_that_leaves_sends_nothing_and_frees_the_connection(
     other = await client.send(call(upstream, None))  # on the same connection
     record.tell()
     assert await read(other) == b"fine"
-    assert not upstream_call.written
+    assert not upstream_call.has_begun
     assert (upstream.connections, len(upstream.received)) == (1, 2)
 
 

@@ -108,7 +108,7 @@ async def test_upload_of_known_length_is_sent_as_it_arrives(upstream: ScriptedUp
     exchange = call(upstream, FakeUpload([b"ab", later, b"cd", b"ef"], length=6))
     assert await asyncio.wait_for(fetch(client, exchange), 20) == (200, b"fine")
     assert pieces == [b"ab", b"cdef"]
-    assert exchange.written
+    assert exchange.has_begun
     assert upstream.received[0].header("content-length") == "6"
     assert upstream.received[0].header("transfer-encoding") is None
 

@@ -47,7 +47,7 @@ class FakeIncoming:
     request_target: str = CHAT
     received_at: float = 0.0
     declared_bytes: int | None = None
-    kept: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     repeats: bool = False
     whole: bytes | None = None
     body_wait_s: float = 0.0

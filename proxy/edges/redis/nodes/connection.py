@@ -66,7 +66,7 @@ class RedisConnection(asyncio.Protocol):
     """One connection. `on_idle`: called when everything is answered, once per `notify_when_idle`."""
 
     def __init__(self, on_idle: Callable[[], None]) -> None:
-        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.loss: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.pending: deque[RedisCommand] = deque()
         self.expired = 0
         """The number of `pending`, from the left, that have failed already and only wait for their late reply."""
@@ -104,8 +104,8 @@ class RedisConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if not self.lost.done():
-            self.lost.set_result(None)
+        if not self.loss.done():
+            self.loss.set_result(None)
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -46,7 +46,7 @@ async def ask(connection: RedisConnection, *command: str) -> Any:
     """The reply to a command on a connection that nobody else uses yet. Raises ConnectionError if it is lost."""
     request = AwaitedCommand(encode(*(part.encode() for part in command)), asyncio.get_running_loop().create_future())
     connection.send([request])
-    waited: list[asyncio.Future[Any]] = [request.reply, connection.lost]
+    waited: list[asyncio.Future[Any]] = [request.reply, connection.loss]
     await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     if not request.reply.done():
         raise ConnectionError("the connection was lost during the login")

@@ -258,7 +258,7 @@ class RedisClient:
                 if not connected.done():
                     connected.set_result(None)
                 try:
-                    await connection.lost
+                    await connection.loss
                 finally:
                     self._on_disconnected(connection)
                 if self._loop.time() - since > self._options.stall_s:

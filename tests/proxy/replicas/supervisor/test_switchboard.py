@@ -491,7 +491,7 @@ def test_dead_workers_calls_are_released_at_once(board: Board) -> None:
     board.deploy(active(A, most=2))
     for number in range(4):
         board.ask(number)
-    board.switchboard.ask((1, 0), board.switchboard._calls[0, 0].wanted)
+    board.switchboard.ask((1, 0), board.switchboard._calls[0, 0].request)
     assert board.figures() == (2, 3, 0)
     board.switchboard.worker_died(0)
     assert board.said[-1] == ((1, 0), gets(A))
