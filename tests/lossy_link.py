@@ -38,7 +38,7 @@ class LossyLink:
     rng: random.Random
     loss: float = 0.01
     port: int = field(default_factory=own_port)
-    lost: int = 0
+    loss_count: int = 0
     """The number of segments lost so far."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -88,6 +88,6 @@ class LossyLink:
     async def _delay(self, timeout_s: float) -> None:
         """Wait as long as a sender does until a segment gets through."""
         while self.rng.random() < self.loss:
-            self.lost += 1
+            self.loss_count += 1
             await asyncio.sleep(timeout_s)
             timeout_s *= 2

@@ -47,7 +47,7 @@ class PostgresCopies:
 
     server: PostgresServer
     original: str
-    made: int = 0
+    count: int = 0
     _rows: Rows | None = None
     _free: dict[str, str] = field(default_factory=dict)
     """Copies that nobody uses, by name, with what their schema was when they were made."""
@@ -63,7 +63,7 @@ class PostgresCopies:
             await self.server.drop_database(name)
 
     async def _make(self) -> tuple[str, str]:
-        self.made += 1
+        self.count += 1
         name = f"{self.original}_{next(_numbers)}"
         await self.server.create_database(name, template=self.original)
         async with self.server.connection(name) as connection:

@@ -13,17 +13,17 @@ class FakeApi:
 
     def __init__(self, answers: Mapping[str, Answer] | None = None) -> None:
         self.answers = dict(answers or {})
-        self.asked: list[tuple[str, str, Any, dict[str, Any]]] = []
+        self.requests: list[tuple[str, str, Any, dict[str, Any]]] = []
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         parameters = {name: value for name, value in query.items() if value is not None}
-        self.asked.append((method, path, body, parameters))
+        self.requests.append((method, path, body, parameters))
         if (answer := self.answers.get(f"{method} {path}")) is None:
             raise RefusedError(f"404: {path} is not there", 404, "NOT_FOUND")
         return answer(body, parameters) if callable(answer) else answer
 
     def bodies(self, method: str) -> list[Any]:
-        return [body for verb, _, body, _ in self.asked if verb == method]
+        return [body for verb, _, body, _ in self.requests if verb == method]
 
 
 def page(*items: Any, cursor: str | None = None) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str
     }
     api.answers[place] = {"id": "x"}
     assert "sk-v" not in done(*words, "-f", "-", stdin=json.dumps(file))
-    assert [call[2] for call in api.asked if f"{call[0]} {call[1]}" == place] == [
+    assert [call[2] for call in api.requests if f"{call[0]} {call[1]}" == place] == [
         file | ({"name": "openai"} if "sec_1" in words else {})
     ]
 
@@ -231,7 +231,7 @@ def test_a_webhook_secret_that_cannot_be_written_is_told(api: FakeApi, monkeypat
 def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
     done("endpoints", "delete", "acme/chat")
-    assert [call for call in api.asked if call[0] == "DELETE"]
+    assert [call for call in api.requests if call[0] == "DELETE"]
 
 
 def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +247,7 @@ def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.Monk
     assert run("endpoints", "delete", "acme/chat").exit_code == 1
     run("keys", "delete", "tg_x\x1b[8m")
     assert questions == ["Delete endpoint acme/chat?", "Delete key tg_x\N{REPLACEMENT CHARACTER}[8m?"]
-    assert not [call for call in api.asked if call[0] == "DELETE"]
+    assert not [call for call in api.requests if call[0] == "DELETE"]
     done("endpoints", "delete", "acme/chat", "--yes")
 
 
@@ -310,7 +310,7 @@ def test_groups_tree_asks_once_a_page_and_tells_how_many_it_has_read(api: FakeAp
     assert result.stdout.splitlines() == [f"g{n}  grp_{n}" for n in range(5)]
     assert result.stderr.splitlines() == ["2 groups read", "4 groups read"]
     first = {"limit": 1000, "effective_models": "false", "usage": "true"}
-    assert [query for *_, query in api.asked] == [first, {"cursor": "2"}, {"cursor": "4"}]
+    assert [query for *_, query in api.requests] == [first, {"cursor": "2"}, {"cursor": "4"}]
 
 
 def test_groups_tree_of_a_group_asks_for_it_and_those_below_it(api: FakeApi) -> None:
@@ -318,7 +318,7 @@ def test_groups_tree_of_a_group_asks_for_it_and_those_below_it(api: FakeApi) -> 
     pages_of_groups(api, group_item(1))
     trees = json.loads(done("groups", "tree", "grp_1", "--no-usage", "--json"))
     assert trees == [group_item(1, usage=[], children=[])]
-    assert api.asked[-1][3] == {"limit": 1000, "top_group_id": "grp_1"}
+    assert api.requests[-1][3] == {"limit": 1000, "top_group_id": "grp_1"}
 
 
 def test_groups_tree_says_whose_usage_is_not_known_while_redis_is_away(api: FakeApi) -> None:

@@ -28,7 +28,7 @@ class FailingAsyncQueue(FakeAsyncQueue):
         """The accepted requests by id."""
         self.parks: list[bool] = []
         self.asked_for: list[DeploymentRef] = []
-        self.waiting = asyncio.Event()
+        self.wait_start = asyncio.Event()
         self._script: deque[Step] = deque()
 
     def will(self, *steps: Step) -> None:
@@ -60,6 +60,6 @@ class FailingAsyncQueue(FakeAsyncQueue):
             return answer
         if isinstance(step, Exception):
             raise step
-        self.waiting.set()
+        self.wait_start.set()
         await step.wait()
         raise QueueUnavailableError

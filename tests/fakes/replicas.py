@@ -18,12 +18,12 @@ SLOT = 0
 class FakeReplicas(ReplicaRequests):
     """`Replicas` over the models of `directory`. Tell it with `changed` when those change.
 
-    `waiting` is set once a call has been told that it waits. `said` are all messages, in both directions.
+    `wait_start` is set once a call has been told that it waits. `messages` are all of them, in both directions.
     """
 
     def __init__(self, directory: FakeDirectory, times: WaitingTimes | None = None) -> None:
-        self.waiting = asyncio.Event()
-        self.said: list[Message] = []
+        self.wait_start = asyncio.Event()
+        self.messages: list[Message] = []
         self.on_replicas: Callable[[Message], None] = lambda message: None
         self._directory = directory
         self.answers = ReplicaAnswers(self, self._from_supervisor)
@@ -54,9 +54,9 @@ class FakeReplicas(ReplicaRequests):
     def _arrived(self, message: Message) -> None:
         self.on_replicas(message)
         if message["is"] == "waits":
-            self.waiting.set()
+            self.wait_start.set()
 
     def _as_sent(self, message: Message) -> Message:
         copy: Message = orjson.loads(orjson.dumps(message))
-        self.said.append(copy)
+        self.messages.append(copy)
         return copy

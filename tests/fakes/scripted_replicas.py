@@ -23,7 +23,7 @@ class ScriptedCall:
         while True:
             step = self.replicas.script.popleft()
             if isinstance(step, asyncio.Event):
-                self.replicas.waiting.set()
+                self.replicas.wait_start.set()
                 await step.wait()
             elif isinstance(step, Exception):
                 raise step
@@ -51,7 +51,7 @@ class ScriptedReplicas:
     calls: list[ScriptedCall] = field(default_factory=list)
     woken: list[Wanted] = field(default_factory=list)
     wake_failure: Exception | None = None
-    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_start: asyncio.Event = field(default_factory=asyncio.Event)
 
     def will(self, *steps: Step) -> None:
         self.script.extend(steps)

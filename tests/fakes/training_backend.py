@@ -207,20 +207,20 @@ class FakeTerminal:
     """A shell that shows what is typed."""
 
     def __init__(self) -> None:
-        self._shown: asyncio.Queue[bytes] = asyncio.Queue()
+        self._output: asyncio.Queue[bytes] = asyncio.Queue()
         self.size: tuple[int, int] | None = None
 
     async def read(self) -> bytes:
-        return await self._shown.get()
+        return await self._output.get()
 
     async def write(self, typed: bytes) -> None:
-        self._shown.put_nowait(typed)
+        self._output.put_nowait(typed)
 
     async def resize(self, columns: int, rows: int) -> None:
         self.size = (columns, rows)
 
     async def close(self) -> None:
-        self._shown.put_nowait(b"")
+        self._output.put_nowait(b"")
 
 
 async def _no_environment(token: str) -> JobEnvironment:

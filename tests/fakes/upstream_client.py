@@ -32,7 +32,7 @@ class FakeAnswer:
     headers: Headers
     pieces: deque[Piece]
     closed: bool = False
-    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_start: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while a read waits for a test's event."""
     ended: bool = False
     whole: bytes | None = None
@@ -50,7 +50,7 @@ class FakeAnswer:
         while self.pieces:
             piece = self.pieces.popleft()
             if isinstance(piece, asyncio.Event):
-                self.waiting.set()
+                self.wait_start.set()
                 if not await self._came(piece):
                     self.pieces.appendleft(piece)
                     return b""
@@ -107,7 +107,7 @@ class FakeUpstream:
 
     script: deque[FakeAnswer | Exception | asyncio.Event] = field(default_factory=deque)
     calls: list[UpstreamCall] = field(default_factory=list)
-    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_start: asyncio.Event = field(default_factory=asyncio.Event)
     uploaded: list[bytes] = field(default_factory=list)
     """The bytes that arrived of each upload."""
 
@@ -131,7 +131,7 @@ class FakeUpstream:
             step = self.script.popleft()
             call.has_begun = call.has_begun or not isinstance(step, UNSENT)
             if isinstance(step, asyncio.Event):
-                self.waiting.set()
+                self.wait_start.set()
                 await step.wait()
             elif isinstance(step, Exception):
                 raise step

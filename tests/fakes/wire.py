@@ -33,7 +33,7 @@ class FakeIncoming:
         self.fault: Exception | None = None
         self.parts: deque[Part] = deque()
         self.reads = 0
-        self.waiting = asyncio.Event()
+        self.wait_start = asyncio.Event()
 
     def saying(self, body: Any) -> "FakeIncoming":
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -57,7 +57,7 @@ class FakeIncoming:
         while self.parts:
             part = self.parts.popleft()
             if isinstance(part, asyncio.Event):
-                self.waiting.set()
+                self.wait_start.set()
                 await part.wait()
             elif isinstance(part, Exception):
                 raise part
@@ -73,7 +73,7 @@ def asking(model: str = SLUG, **more: Any) -> FakeIncoming:
 
 @dataclass
 class FakeOutgoing:
-    """The recorded response. While `room_left` is cleared, `room()` waits. `gone`: writes fail."""
+    """The recorded response. While `room_left` is cleared, `room()` waits. `is_gone`: writes fail."""
 
     status: int = 0
     reason: str = ""
@@ -83,11 +83,11 @@ class FakeOutgoing:
     has_started: bool = False
     finished: bool = False
     aborted: bool = False
-    gone: bool = False
+    is_gone: bool = False
     sent_bytes: int = 0
     room_wait_s: float = 0.0
     room_left: asyncio.Event = field(default_factory=asyncio.Event)
-    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_start: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.room_left.set()
@@ -110,7 +110,7 @@ class FakeOutgoing:
     async def room(self) -> None:
         await asyncio.sleep(0)  # the real one may suspend anywhere
         if not self.room_left.is_set():
-            self.waiting.set()
+            self.wait_start.set()
             await self.room_left.wait()
 
     def finish(self, data: bytes = b"") -> bool:
@@ -129,7 +129,7 @@ class FakeOutgoing:
     def _send(self, how: str, data: bytes) -> None:
         assert self.status, "bytes before a head"
         assert not self.finished, "bytes after the end"
-        if self.gone:
+        if self.is_gone:
             raise CallerGoneError
         self.has_started = True
         self.entries.append(how)

@@ -72,11 +72,11 @@ def _of_call(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
         if all(event.tokens == NOTHING for event in events):
             yield "part of an answer arrived, but nothing is billed"
     elif not call.streamed:
-        yield from (f"billed {event.tokens}" for event in events if event.tokens not in (NOTHING, call.asked))
+        yield from (f"billed {event.tokens}" for event in events if event.tokens not in (NOTHING, call.question_tokens))
 
 
 def _of_answered(call: CallRecord, events: Sequence[Event]) -> Iterator[str]:
-    if call.tokens != call.asked:
+    if call.tokens != call.question_tokens:
         yield f"the answer reported {call.tokens}"
     if not events:
         yield "answered, but there is no event"

@@ -29,7 +29,7 @@ class CallRecord:
 
     request_id: str
     entity: str
-    asked: Tokens
+    question_tokens: Tokens
     streamed: bool
     status: int
     ended_at_s: float
@@ -68,21 +68,21 @@ class Callers:
     """API keys by external entity id."""
     rng: random.Random
     records: list[CallRecord] = field(default_factory=list)
-    _made: int = 0
+    _call_count: int = 0
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
-    _stopping: bool = False
+    _is_stopping: bool = False
 
     def start(self, count: int) -> None:
-        self._stopping = False
+        self._is_stopping = False
         self._tasks = [asyncio.create_task(self._call_until_stopped()) for _ in range(count)]
 
     async def stop(self) -> None:
         """Return when the last answer has ended."""
-        self._stopping = True
+        self._is_stopping = True
         await asyncio.gather(*self._tasks)
 
     async def _call_until_stopped(self) -> None:
-        while not self._stopping:
+        while not self._is_stopping:
             bulk = {"metadata": {"bulk": "x" * BULK}} if self.rng.random() < BULKY else {}
             record = await self.call(self.rng.choice(list(self.keys)), self._question(), **bulk)
             await asyncio.sleep(self.rng.uniform(0.1, 0.3) if not record.status else self.rng.uniform(0, 0.1))
@@ -95,8 +95,8 @@ class Callers:
 
     async def call(self, entity: str, question: Question, **more: Any) -> CallRecord:
         """Make one call, plain or streamed at random, and record it."""
-        self._made += 1
-        request_id = f"call-{self._made:06d}"
+        self._call_count += 1
+        request_id = f"call-{self._call_count:06d}"
         streamed = self.rng.random() < 0.6
         body: dict[str, Any] = {"model": self.slug, "messages": [{"role": "user", "content": question.text()}]} | more
         if streamed:

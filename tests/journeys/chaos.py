@@ -121,7 +121,7 @@ class FaultInjector:
     rig: Rig
     rng: random.Random
     say: Say
-    done: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     deaths: list[Death] = field(default_factory=list)
     disturbances: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of each disturbance that delayed settlements."""
@@ -131,7 +131,7 @@ class FaultInjector:
         while time.monotonic() < ends_at:
             await asyncio.sleep(self.rng.uniform(*PAUSE_S))
             kind = self.rng.choice(kinds)
-            self.done[kind] += 1
+            self.counts[kind] += 1
             began = time.time()
             self.say(f"{kind} (calls so far: {len(self.rig.callers.records)})")
             await getattr(self, "_" + kind.replace(" ", "_"))()
@@ -246,7 +246,7 @@ async def verdict(rig: Rig, deaths: Sequence[Death], say: Say = print) -> list[s
 def summary(rig: Rig, injector: FaultInjector) -> str:
     records = rig.callers.records
     ends = Counter(call.code or call.broken_by or ("answered" if call.tokens else "cut") for call in records)
-    return f"{len(records)} calls: {dict(ends)}; kills and pauses: {dict(injector.done)}"
+    return f"{len(records)} calls: {dict(ends)}; kills and pauses: {dict(injector.counts)}"
 
 
 if __name__ == "__main__":

@@ -34,8 +34,8 @@ class Workspace:
 
     def __init__(self, product: Product) -> None:
         self.product = product
-        self.made = product.command("workspace", "create", "acme", "--prefix", "acme")
-        self.api_key: str = self.made["api_key"]
+        self.record = product.command("workspace", "create", "acme", "--prefix", "acme")
+        self.api_key: str = self.record["api_key"]
 
 
 @contextmanager

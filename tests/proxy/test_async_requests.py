@@ -268,7 +268,7 @@ async def test_compressed_body_is_a_415(rig: AsyncRig) -> None:
 async def test_memory_of_a_body_is_held_until_the_queue_has_it(rig: AsyncRig) -> None:
     rig.queue.will(asyncio.Event())
     task = asyncio.create_task(rig.serve(asking(body=with_size(900))))
-    await rig.queue.waiting.wait()
+    await rig.queue.wait_start.wait()
     assert rig.meters.capacity is not None
     assert rig.meters.capacity.held_bytes == 900
     task.cancel()
@@ -540,7 +540,7 @@ async def test_cancel_whose_answer_is_lost_tells_that_it_was_canceled(rig: Async
 async def test_caller_who_leaves_before_the_201_leaves_nothing_here(rig: AsyncRig) -> None:
     rig.queue.will(asyncio.Event())
     task = asyncio.create_task(rig.serve(asking()))
-    await rig.queue.waiting.wait()
+    await rig.queue.wait_start.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

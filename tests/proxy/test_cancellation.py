@@ -78,7 +78,7 @@ def while_the_key_is_confirmed() -> Scene:
 def while_the_body_comes() -> Scene:
     scene = new_scene()
     scene.incoming.parts.appendleft(asyncio.Event())
-    scene.reached = scene.incoming.waiting
+    scene.reached = scene.incoming.wait_start
     return scene
 
 
@@ -94,7 +94,7 @@ def while_parked() -> Scene:
     scene = new_scene()
     scene.rig.directory.add_slug("acme/chat", platform())
     scene.rig.directory.deploy("WAKING_UP")
-    scene.reached = scene.rig.replicas.waiting
+    scene.reached = scene.rig.replicas.wait_start
     return scene
 
 
@@ -121,7 +121,7 @@ def while_a_token_is_minted() -> Scene:
 def while_upstream_is_asked() -> Scene:
     scene = new_scene()
     scene.rig.upstream.will(asyncio.Event())
-    scene.reached = scene.rig.upstream.waiting
+    scene.reached = scene.rig.upstream.wait_start
     return scene
 
 
@@ -136,7 +136,7 @@ def before_the_first_bytes() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[asyncio.Event()])
     scene.rig.upstream.will(upstream)
-    scene.reached = upstream.waiting
+    scene.reached = upstream.wait_start
     return scene
 
 
@@ -144,7 +144,7 @@ def in_the_stream() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, asyncio.Event()])
     scene.rig.upstream.will(upstream)
-    scene.reached = upstream.waiting
+    scene.reached = upstream.wait_start
     return scene
 
 
@@ -152,7 +152,7 @@ def after_the_usage_came() -> Scene:
     scene = new_scene()
     upstream = answer(headers=SSE, pieces=[DELTA, USED, asyncio.Event()])
     scene.rig.upstream.will(upstream)
-    scene.reached = upstream.waiting
+    scene.reached = upstream.wait_start
     return scene
 
 
@@ -160,7 +160,7 @@ def in_an_upstreams_error() -> Scene:
     scene = new_scene()
     upstream = answer(status=400, pieces=[b'{"er', asyncio.Event()])
     scene.rig.upstream.will(upstream)
-    scene.reached = upstream.waiting
+    scene.reached = upstream.wait_start
     return scene
 
 
@@ -168,7 +168,7 @@ def while_the_caller_is_slow() -> Scene:
     scene = new_scene()
     scene.rig.upstream.will(answer(headers=SSE, pieces=[DELTA, DELTA, DONE]))
     scene.outgoing.room_left.clear()
-    scene.reached = scene.outgoing.waiting
+    scene.reached = scene.outgoing.wait_start
     return scene
 
 
@@ -177,7 +177,7 @@ def at_the_last_bytes() -> Scene:
     scene.incoming = asking()
     scene.rig.upstream.will(answer(b'{"model":"their-model","usage":{"prompt_tokens":3,"completion_tokens":2}}'))
     scene.outgoing.room_left.clear()
-    scene.reached = scene.outgoing.waiting
+    scene.reached = scene.outgoing.wait_start
     return scene
 
 

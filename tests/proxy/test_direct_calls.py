@@ -203,7 +203,7 @@ async def test_no_replica_is_asked_for_before_the_body_is_complete(rig: DirectRi
     incoming.declared_bytes = None
     rig.upstream.will(answer(b"1"))
     task = asyncio.create_task(rig.serve(incoming))
-    await incoming.waiting.wait()
+    await incoming.wait_start.wait()
     assert not rig.scripted.calls
     rest.set()
     assert (await task).status == 200
@@ -224,7 +224,7 @@ async def test_body_is_held_against_the_workers_memory_until_the_answer_begins(r
     gate = asyncio.Event()
     rig.upstream.will(gate, answer(pieces=[b"1", gate2 := asyncio.Event(), b"2"], headers=SSE))
     task = asyncio.create_task(rig.serve(asking(body=b"x" * 50_000)))
-    await rig.upstream.waiting.wait()
+    await rig.upstream.wait_start.wait()
     assert rig.meters.capacity is not None
     assert rig.meters.capacity.held_bytes == 50_000
     gate.set()
@@ -242,7 +242,7 @@ async def test_answer_is_passed_on_piece_by_piece_with_backpressure(rig: DirectR
     outgoing = FakeOutgoing()
     outgoing.room_left.clear()
     task = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
-    await outgoing.waiting.wait()
+    await outgoing.wait_start.wait()
     assert outgoing.body == b"data: 1\n\n"
     outgoing.room_left.set()
     await task
@@ -260,7 +260,7 @@ async def test_head_of_a_stream_does_not_wait_for_its_first_bytes(rig: DirectRig
     rig.upstream.will(stream := answer(pieces=[piece, b"x"], headers=SSE))
     outgoing = FakeOutgoing()
     task = asyncio.create_task(rig.pipeline.handle(asking(), outgoing))
-    await stream.waiting.wait()
+    await stream.wait_start.wait()
     assert outgoing.has_started
     piece.set()
     await task
@@ -393,7 +393,7 @@ async def test_caller_who_leaves_while_parked_ends_the_call(rig: DirectRig) -> N
     rig.scripted.script.clear()
     rig.scripted.will(asyncio.Event())
     task = asyncio.create_task(rig.serve(asking()))
-    await rig.scripted.waiting.wait()
+    await rig.scripted.wait_start.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -410,34 +410,34 @@ def while_the_body_comes(rig: DirectRig) -> Scene:
     incoming = asking()
     incoming.parts.append(asyncio.Event())
     incoming.declared_bytes = None
-    return incoming, FakeOutgoing(), incoming.waiting
+    return incoming, FakeOutgoing(), incoming.wait_start
 
 
 def while_a_replica_is_asked(rig: DirectRig) -> Scene:
     rig.upstream.will(asyncio.Event())
-    return asking(body=b"x" * 1000), FakeOutgoing(), rig.upstream.waiting
+    return asking(body=b"x" * 1000), FakeOutgoing(), rig.upstream.wait_start
 
 
 def before_the_first_bytes(rig: DirectRig) -> Scene:
     rig.upstream.will(stream := answer(pieces=[asyncio.Event()], headers=(("content-length", "9"),)))
-    return asking(), FakeOutgoing(), stream.waiting
+    return asking(), FakeOutgoing(), stream.wait_start
 
 
 def within_a_stream(rig: DirectRig) -> Scene:
     rig.upstream.will(stream := answer(pieces=[b"data: 1\n\n", asyncio.Event()], headers=SSE))
-    return asking(), FakeOutgoing(), stream.waiting
+    return asking(), FakeOutgoing(), stream.wait_start
 
 
 def while_the_caller_does_not_read(rig: DirectRig) -> Scene:
     rig.upstream.will(answer(pieces=[b"1", b"2"], headers=SSE))
     outgoing = FakeOutgoing()
     outgoing.room_left.clear()
-    return asking(), outgoing, outgoing.waiting
+    return asking(), outgoing, outgoing.wait_start
 
 
 def within_an_error(rig: DirectRig) -> Scene:
     rig.upstream.will(error := answer(status=500, pieces=[b"{", asyncio.Event()]))
-    return asking(), FakeOutgoing(), error.waiting
+    return asking(), FakeOutgoing(), error.wait_start
 
 
 SCENES = [

@@ -141,7 +141,7 @@ async def test_caller_that_leaves_before_the_close_is_written_is_billed_and_logg
     outgoing = FakeOutgoing()
     await (await call_that_waits_for_its_end(rig, journal, outgoing, streaming))
     byte_count = outgoing.sent_bytes
-    outgoing.gone = True
+    outgoing.is_gone = True
     journal.closing[0].tell()
     rig.check_settled()
     [closed] = journal.closed
@@ -179,7 +179,7 @@ async def test_task_waits_for_the_close_if_the_caller_is_slow(
     serving = await call_that_waits_for_its_end(rig, journal, outgoing)
     assert not outgoing.has_started
     journal.closing[0].tell(OSError("No space left on device") if is_refused else None)
-    await outgoing.waiting.wait()
+    await outgoing.wait_start.wait()
     assert outgoing.status == (502 if is_refused else 200)
     assert not rig.meters.calls
     outgoing.room_left.set()

@@ -255,7 +255,7 @@ async def test_stream_that_is_left_early_costs_what_was_delivered(
     reply = answer(headers=headers, pieces=[first, b"\xfe", never])
     rig.upstream.will(reply)
     task = asyncio.ensure_future(rig.pipeline.handle(posted(path, **asks), FakeOutgoing()))
-    await asyncio.wait_for(reply.waiting.wait(), PATIENCE_S)
+    await asyncio.wait_for(reply.wait_start.wait(), PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -271,7 +271,7 @@ async def test_audio_streams_through(rig: PathRig) -> None:
         rig.upstream.will(reply)
         outgoing = FakeOutgoing()
         task = asyncio.ensure_future(rig.pipeline.handle(posted("/v1/audio/speech", input="hi"), outgoing))
-        await asyncio.wait_for(reply.waiting.wait(), PATIENCE_S)
+        await asyncio.wait_for(reply.wait_start.wait(), PATIENCE_S)
         assert outgoing.body == b"\xff" * 5000, "all but the last piece"
         later.set()
         await task
@@ -352,7 +352,7 @@ async def test_caller_that_leaves_mid_upload_is_settled(rig: PathRig) -> None:
     rig.upstream.will(answer(b"{}"))
     incoming = form(TRANSCRIPTIONS, field("model", SLUG), FILE, never, length=False)
     task = asyncio.ensure_future(rig.serve(incoming))
-    await asyncio.wait_for(incoming.waiting.wait(), PATIENCE_S)
+    await asyncio.wait_for(incoming.wait_start.wait(), PATIENCE_S)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -441,7 +441,7 @@ async def test_group_deleted_while_the_body_comes_revokes_the_key_of_the_call_to
     body_comes = asyncio.Event()
     incoming.parts.appendleft(body_comes)
     serving = asyncio.create_task(rig.serve(incoming))
-    await incoming.waiting.wait()
+    await incoming.wait_start.wait()
     rig.directory.keys.clear()
     rig.directory.groups.clear()
     body_comes.set()
@@ -528,7 +528,7 @@ async def test_request_body_is_released_when_the_answer_streams(rig: PathRig) ->
     upstream = streamed(delta("a"), asyncio.Event())
     rig.upstream.will(upstream)
     task = asyncio.create_task(rig.pipeline.handle(asking(stream=True), FakeOutgoing()))
-    await asyncio.wait_for(upstream.waiting.wait(), PATIENCE_S)
+    await asyncio.wait_for(upstream.wait_start.wait(), PATIENCE_S)
     assert rig.pipeline._capacity.held_bytes == 0
     task.cancel()
     await asyncio.wait([task])
@@ -763,7 +763,7 @@ async def test_full_journal_is_a_503_before_dispatch(rig: PathRig) -> None:
 async def test_write_after_a_disconnect_is_a_499_and_bills_the_delivered_text(rig: PathRig) -> None:
     upstream = streamed(delta("a"), delta("b"), DONE)
     rig.upstream.will(upstream)
-    await rig.pipeline.handle(asking(stream=True), FakeOutgoing(gone=True))
+    await rig.pipeline.handle(asking(stream=True), FakeOutgoing(is_gone=True))
     assert rig.journal.closed[0].status == 499
     assert rig.journal.closed[0].tokens == Tokens(input=REQUEST_TOKENS, output=ANSWER_TOKENS)
     assert rig.meters.calls[0].status == 499
@@ -852,7 +852,7 @@ async def test_parked_call_is_answered_by_the_deployment_that_its_environment_po
     platform_rig.directory.deploy("SCALED_TO_ZERO")
     platform_rig.upstream.will(answer(completion()))
     parked = asyncio.create_task(platform_rig.serve(asking()))
-    await platform_rig.replicas.waiting.wait()
+    await platform_rig.replicas.wait_start.wait()
     await asyncio.sleep(0.05)
     platform_rig.directory.add_model("m1", Deployment("d2", "ACTIVE", ("http://b",)))
     assert (await parked).status == 200
@@ -866,7 +866,7 @@ async def test_full_queue_is_a_529_that_gives_everything_back(platform_rig: Path
     platform_rig.directory.add_model("m1", Deployment("d1", "ACTIVE", ("http://a",), max_concurrency=1, max_queued=0))
     platform_rig.upstream.will(asyncio.Event())
     waiter = asyncio.create_task(platform_rig.serve(asking()))
-    await platform_rig.upstream.waiting.wait()
+    await platform_rig.upstream.wait_start.wait()
     outgoing = await platform_rig.serve(asking())
     assert (outgoing.status, outgoing.header("retry-after")) == (529, "1")
     assert len(platform_rig.journal.opened) == 1
@@ -901,7 +901,7 @@ async def test_call_that_is_put_in_another_dialect_keeps_its_replica(platform_ri
         "http://a/v1/responses",
         "http://a/v1/chat/completions",
     ]
-    assert [message["is"] for message in platform_rig.replicas.said].count("ask") == 1
+    assert [message["is"] for message in platform_rig.replicas.messages].count("ask") == 1
     assert len({call.deadline for call in platform_rig.upstream.calls}) == 1, "one request timeout for both"
 
 

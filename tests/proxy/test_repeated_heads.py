@@ -48,7 +48,7 @@ class Scene:
 
         async def answered() -> bytes:
             caller = CannedCaller(self.worker.server.buffer, Connection(self.worker.server), request, 1, b"")
-            await caller.done
+            await caller.end
             return caller.answers[0]
 
         return int(self._runner.run(answered()).split(b" ", 2)[1])

@@ -13,16 +13,16 @@ class Stubborn:
     """Runs for ever and swallows this many cancellations."""
 
     def __init__(self, swallows: int) -> None:
-        self.left = swallows
+        self.swallows = swallows
         self.began = asyncio.Event()
 
     async def run(self) -> None:
         self.began.set()
-        while self.left:
+        while self.swallows:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
-                self.left -= 1
+                self.swallows -= 1
         await asyncio.Event().wait()
 
 
@@ -33,14 +33,14 @@ async def test_task_that_swallows_a_cancellation_still_ends() -> None:
     async with asyncio.timeout(30):
         await cancelled(task)
     assert task.cancelled()
-    assert stubborn.left == 0
+    assert stubborn.swallows == 0
 
 
 async def test_background_part_that_swallows_a_cancellation_ends_with_the_block() -> None:
     stubborn = Stubborn(1)
     async with asyncio.timeout(30), running(stubborn.run):
         await stubborn.began.wait()
-    assert stubborn.left == 0
+    assert stubborn.swallows == 0
 
 
 async def test_part_that_found_no_thread_starts_again_and_its_log_line_names_the_remedy(

@@ -16,7 +16,7 @@ LINGER_ZERO = struct.pack("ii", 1, 0)
 class Gate:
     """A gate that behaviours wait at. It is open until a test closes it."""
 
-    waiting: int = 0
+    arrivals: int = 0
     """Number of exchanges that have arrived at the closed gate, in all."""
     _open: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -36,7 +36,7 @@ class Gate:
     async def passed(self) -> None:
         """Return once the gate is open."""
         if not self.is_open:
-            self.waiting += 1
+            self.arrivals += 1
             await self._open.wait()
 
 

@@ -87,7 +87,7 @@ async def test_a_refused_price_undoes_the_others_and_equal_ones_are_not_set() ->
     lines = read_prices((HEADER + "".join(GOOD.replace("acme/a", slug) for slug in slugs)).encode())
     with pytest.raises(PriceFileError, match="line 5: 400: not yours\nNothing was set"):
         await set_prices(api, lines)
-    calls = [(method, (body or query).get("slug")) for method, _, body, query in api.asked[1:]]
+    calls = [(method, (body or query).get("slug")) for method, _, body, query in api.requests[1:]]
     assert calls == [
         ("PUT", "acme/b"),
         ("PUT", "acme/c"),

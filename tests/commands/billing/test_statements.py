@@ -60,7 +60,7 @@ async def test_all_pages_of_a_report_are_read() -> None:
     api = FakeApi({"GET /v1/gateway/usage_report": answer})
     report = await read_report(api, start="s", group_by="day")
     assert [item["n"] for item in report["items"]] == [1, 2]
-    assert api.asked[1][3] == {"cursor": "next"}
+    assert api.requests[1][3] == {"cursor": "next"}
 
 
 def test_csv_counts_an_item_of_two_currencies_once() -> None:

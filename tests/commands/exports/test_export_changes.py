@@ -30,16 +30,16 @@ class Trail:
     """The audit trail as control serves it: pages of a window, newest first."""
 
     def __init__(self) -> None:
-        self.written = 0
-        self.asked: list[Mapping[str, Any]] = []
+        self.change_count = 0
+        self.queries: list[Mapping[str, Any]] = []
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         assert (method, path) == ("GET", "/v1/audit_events")
-        self.asked.append(query)
+        self.queries.append(query)
         if "cursor" in query:
             numbers = json.loads(query["cursor"])
         else:
-            within = [n for n in range(self.written) if query["start_time"] <= moment(n) < query["end_time"]]
+            within = [n for n in range(self.change_count) if query["start_time"] <= moment(n) < query["end_time"]]
             numbers = sorted(within, reverse=True)
         cursor = json.dumps(numbers[PAGE:]) if len(numbers) > PAGE else None
         items = [change(number) for number in numbers[:PAGE]]
@@ -85,21 +85,21 @@ def ids(path: Path) -> list[str]:
 async def test_a_killed_export_goes_on_with_each_change_once(tmp_path: Path, pages: int) -> None:
     trail = Trail()
     path = tmp_path / "audit.jsonl"
-    trail.written = 7
+    trail.change_count = 7
     with pytest.raises(KilledError):
         await run(trail, path, until=7, pages=pages)
-    trail.written = 12  # changes of later windows come meanwhile
+    trail.change_count = 12  # changes of later windows come meanwhile
     await run(trail, path, until=9)
     await run(trail, path, until=12)
     await run(trail, path, until=12)
     assert sorted(ids(path)) == [change(number)["id"] for number in range(12)]
-    assert trail.asked[0] == {"limit": 1000, "actor": "tg_x", "start_time": moment(0), "end_time": moment(7)}
+    assert trail.queries[0] == {"limit": 1000, "actor": "tg_x", "start_time": moment(0), "end_time": moment(7)}
 
 
 async def test_an_end_before_the_start_asks_nothing(tmp_path: Path) -> None:
     trail = Trail()
     await run(trail, tmp_path / "audit.jsonl", until=0)
-    assert trail.asked == []
+    assert trail.queries == []
 
 
 def test_csv_has_the_sides_as_json_and_no_formulas() -> None:

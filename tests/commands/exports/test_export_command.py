@@ -36,7 +36,7 @@ def run(*words: str) -> Result:
 
 
 def queries(api: FakeApi) -> list[dict[str, Any]]:
-    return [query for _method, _path, _body, query in api.asked]
+    return [query for _method, _path, _body, query in api.requests]
 
 
 def test_changes_in_a_file_end_where_all_have_committed(api: FakeApi, tmp_path: Path) -> None:

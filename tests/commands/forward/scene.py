@@ -27,12 +27,12 @@ class Steps:
     """Counts the steps of a forwarder that reach the world; kills it before step `dies_before`."""
 
     dies_before: int | None = None
-    done: int = 0
+    count: int = 0
 
     def step(self) -> None:
-        if self.done == self.dies_before:
+        if self.count == self.dies_before:
             raise DiedError
-        self.done += 1
+        self.count += 1
 
 
 class MortalState:
@@ -89,7 +89,7 @@ class Scene:
     receiver: Callable[[], Receiver]
     purpose: dict[str, Any] = field(default_factory=lambda: {"to": "test"})
     dead_letters: Callable[[], DeadLetters] | None = None
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     retry_for_s: float = 30.0
 
     @property
@@ -104,7 +104,7 @@ class Scene:
     async def run(self, steps: Steps | None = None, end: str | None = None, resends: bool = False) -> Progress:
         """One run to the end of what is final. DiedError if `steps` killed it."""
         steps = steps or Steps()
-        retries = Retries(self.retry_for_s, self.said.append, first_delay_s=0.001)
+        retries = Retries(self.retry_for_s, self.messages.append, first_delay_s=0.001)
         receiver = self.receiver()
         dead_letters = None if self.dead_letters is None else self.dead_letters()
         options = Options(retries, lambda progress: None, None, dead_letters, resends)

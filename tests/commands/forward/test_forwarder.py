@@ -29,7 +29,7 @@ class Remembering:
 
     batch_events: int = 3
     remembers_s: float | None = None
-    taken: dict[str, Event] = field(default_factory=dict)
+    events: dict[str, Event] = field(default_factory=dict)
     received: int = 0
     failures: list[str] = field(default_factory=list)
     """The faults of the next deliveries: `before` fails before it takes, `after` after it took."""
@@ -44,7 +44,7 @@ class Remembering:
             raise ReceiverAwayError("connection refused", is_in_doubt=False)
         self.received += len(events)
         refused = [RefusedEvent(event, "400 no") for event in events if event.entity in self.refuses]
-        self.taken |= {event.key: event for event in events if event.entity not in self.refuses}
+        self.events |= {event.key: event for event in events if event.entity not in self.refuses}
         if failure == "after":
             raise ReceiverAwayError("timed out")
         return refused, 0
@@ -73,7 +73,7 @@ async def test_consecutive_runs_deliver_each_event_once(tmp_path: Path) -> None:
     assert (await scene.run()).forwarded == 12
     client.final = time_text(START_MS + 100)
     assert (await scene.run()).forwarded == receiver.received == 20
-    assert sorted(receiver.taken) == keys(client.events)
+    assert sorted(receiver.events) == keys(client.events)
 
 
 async def test_end_bounds_what_is_delivered(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_end_bounds_what_is_delivered(tmp_path: Path) -> None:
     scene = Scene(tmp_path, client, lambda: receiver)
     for _ in range(2):
         assert (await scene.run(end=time_text(START_MS + 2))).position.timestamp == time_text(START_MS + 2)
-    assert sorted(receiver.taken) == keys(client.events)[:6]
+    assert sorted(receiver.events) == keys(client.events)[:6]
 
 
 @pytest.mark.parametrize("page_items", [1, 4, 1000])
@@ -134,7 +134,7 @@ async def test_http_receiver_counts_each_event_once_over_deaths_and_failures(tmp
     receiver.failures = ["before", "after", "", "after", "after", "before"] * 3
     scene = Scene(tmp_path, client, lambda: receiver)
     await scene.run_dying_everywhere()
-    assert sorted(receiver.taken) == keys(client.events)
+    assert sorted(receiver.events) == keys(client.events)
     assert receiver.received > 30
     assert read_progress(scene.state_path)[1].forwarded == 30
 
@@ -144,7 +144,7 @@ async def test_cursor_that_control_refuses_is_replaced(tmp_path: Path) -> None:
     client = ListedEvents(some(20), refuses_cursors=True)
     await Scene(tmp_path, client, lambda: receiver).run()
     assert receiver.received == 20
-    assert sorted(receiver.taken) == keys(client.events)
+    assert sorted(receiver.events) == keys(client.events)
 
 
 async def test_events_that_a_restored_database_shows_again_are_not_delivered_again(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ async def test_forwarder_gives_up_and_says_why(tmp_path: Path) -> None:
     scene = Scene(tmp_path, client, lambda: receiver, retry_for_s=0.01)
     with pytest.raises(GaveUpError, match="timed out"):
         await scene.run()
-    assert "Trying again in" in scene.said[0]
+    assert "Trying again in" in scene.messages[0]
 
 
 async def test_file_of_another_is_never_cut(tmp_path: Path) -> None:

@@ -58,12 +58,12 @@ class LongJob:
     """The API's answers on a job of 30 points, of which an answer has ten. Remembers the times it was asked from."""
 
     def __init__(self) -> None:
-        self.asked: list[str | None] = []
+        self.starts: list[str | None] = []
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
         if path.endswith("/checkpoints"):
             return {"training_job": job(RUNNING), "checkpoints": []}
-        self.asked.append(query["since"])
+        self.starts.append(query["since"])
         points = [{"timestamp": f"{n:03}", "step": n, "value": n} for n in range(30)]
         later = [point for point in points if query["since"] is None or point["timestamp"] >= query["since"]]
         return {"metrics": [{"name": "loss", "points": later[:10]}]}
@@ -74,6 +74,6 @@ async def test_look_shows_the_last_of_many_points_and_goes_on_from_there() -> No
     latest = dict[str, Any]()
     first = await look(client, "jobs/tj_1", latest)
     assert first.latest["loss"]["value"] == 29
-    client.asked.clear()
+    client.starts.clear()
     assert (await look(client, "jobs/tj_1", latest)).latest["loss"]["value"] == 29
-    assert set(client.asked) == {"029"}
+    assert set(client.starts) == {"029"}

@@ -223,10 +223,10 @@ class Names:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked = 0
+        self.lookups = 0
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
-        self.asked += 1
+        self.lookups += 1
         addresses = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if not addresses:
             raise OSError("no such name")
@@ -266,7 +266,7 @@ async def test_a_name_is_judged_again_at_each_try(world: World) -> None:
     place = Place(world.place.redis_url, "", world.place.ca_file, names)
     async with delivering(place, again_in_ms=lambda one: 10 if one.attempt < 3 else None) as worker:
         await world.requests.until(id, Status.WEBHOOK_FAILED)
-    assert names.asked == 3
+    assert names.lookups == 3
     refusal = "the upstream's address may not be dialled"
     assert worker.troubles == ["the upstream's name does not resolve", refusal, refusal]
     assert world.receiver.connections == 0

@@ -34,11 +34,11 @@ class Losing:
         self.world = world
         self._client = client
         self._own = own
-        self._kept: dict[bytes, Any] = {}
+        self._dumps: dict[bytes, Any] = {}
 
     def keep(self) -> None:
         keys: Any = self._own.keys("tga:*")
-        self._kept = {key: self._own.dump(key) for key in keys}
+        self._dumps = {key: self._own.dump(key) for key in keys}
 
     def forget(self) -> None:
         """Forget the writes so far. A process does so some seconds after them."""
@@ -49,7 +49,7 @@ class Losing:
         keys: Any = self._own.keys("tga:*")
         if keys:
             self._own.delete(*keys)
-        for key, value in self._kept.items():
+        for key, value in self._dumps.items():
             self._own.restore(key, 0, value)
 
     async def finish_again(self, ref: AttemptRef, outcome: Outcome) -> int:

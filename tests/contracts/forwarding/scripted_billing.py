@@ -28,7 +28,7 @@ class ScriptedBilling:
     late_s: float = 0.6
     port: int = field(default_factory=own_port)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-    taken: dict[str, Any] = field(default_factory=dict)
+    events: dict[str, Any] = field(default_factory=dict)
     """Accepted events by identifier of Stripe, or by source and id."""
     refuses: Callable[[Any], bool] = lambda one: False
 
@@ -77,17 +77,17 @@ class ScriptedBilling:
         form = {name: values[0] for name, values in parse_qs(body.decode(), strict_parsing=True).items()}
         if self.refuses(form):
             return 400, json.dumps({"error": {"code": "timestamp_too_far_in_past", "message": "too old"}}).encode()
-        if form["identifier"] in self.taken:
+        if form["identifier"] in self.events:
             message = f"An event already exists with identifier {form['identifier']}."
             return 400, json.dumps({"error": {"type": "invalid_request_error", "message": message}}).encode()
-        self.taken[form["identifier"]] = form
+        self.events[form["identifier"]] = form
         return 200, json.dumps({"object": "billing.meter_event"}).encode()
 
     def _take_batch(self, batch: list[Any]) -> tuple[int, bytes]:
         if any(self.refuses(one) for one in batch):
             return 400, b"one of these is wrong"
         for one in batch:
-            self.taken.setdefault(f"{one['source']} {one['id']}", one)
+            self.events.setdefault(f"{one['source']} {one['id']}", one)
         return 204, b""
 
 

@@ -112,7 +112,7 @@ async def test_sums_equal_the_events_over_sigkill_at_random_moments(setting: Set
     assert status == 0, err
     assert "60 forwarded up to" in err
     assert json.loads(out)["forwarded"] == 60
-    assert {form["identifier"]: int(form["payload[value]"]) for form in stripe.taken.values()} == {
+    assert {form["identifier"]: int(form["payload[value]"]) for form in stripe.events.values()} == {
         event["idempotencyKey"]: event["tokens"]["outputTokens"] for event in setting.listed.events
     }
     assert len(stripe.requests) > 60

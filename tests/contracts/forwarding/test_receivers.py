@@ -56,7 +56,7 @@ async def test_stripe_sums_equal_the_events(stripe: ScriptedBilling, tmp_path: P
     await scene.run_dying_everywhere()
     tokens = [event["tokens"] for event in client.events]
     sums = {"tokens_in": 0, "tokens_cached": 0}
-    for form in stripe.taken.values():
+    for form in stripe.events.values():
         sums[form["event_name"]] += int(form["payload[value]"])
     cached = sum(each["cachedInputTokens"] for each in tokens)
     assert sums == {"tokens_in": sum(each["inputTokens"] for each in tokens) - cached, "tokens_cached": cached}
@@ -68,8 +68,8 @@ async def test_openmeter_has_each_event_once(openmeter: ScriptedBilling, tmp_pat
     client = customers(40)
     openmeter.script = random.Random(seed).choices((*BEHAVIOURS, "ok", "ok"), k=20)
     await Scene(tmp_path, client, lambda: events_of(openmeter)).run_dying_everywhere()
-    assert list(openmeter.taken) == [f"acme {event['idempotencyKey']}" for event in client.events]
-    figures = [one["data"] for one in openmeter.taken.values()]
+    assert list(openmeter.events) == [f"acme {event['idempotencyKey']}" for event in client.events]
+    figures = [one["data"] for one in openmeter.events.values()]
     assert sum(each["output_tokens"] for each in figures) == sum(range(1, 41))
 
 
@@ -96,7 +96,7 @@ async def test_what_stripe_is_sent(stripe: ScriptedBilling, tmp_path: Path) -> N
     meter = stripe_meters.Meter("calls", "calls")
     receiver = stripe_meters.StripeReceiver(sender, [meter], lambda entity: f"cus_{entity}", 5)
     await Scene(tmp_path, ListedEvents([event]), lambda: receiver).run()
-    assert list(stripe.taken.values()) == [
+    assert list(stripe.events.values()) == [
         {
             "event_name": "calls",
             "identifier": event["idempotencyKey"],
@@ -146,7 +146,7 @@ async def test_the_refused_events_of_a_batch_are_found(openmeter: ScriptedBillin
     openmeter.refuses = lambda one: one["subject"] == "c1"
     scene = Scene(tmp_path, client, lambda: events_of(openmeter), dead_letters=lambda: LinesFile(path))
     await scene.run()
-    assert {one["subject"] for one in openmeter.taken.values()} == {"c0", "c2"}
+    assert {one["subject"] for one in openmeter.events.values()} == {"c0", "c2"}
     letters = [json.loads(line) for line in path.read_text().splitlines()]
     assert [letter["event"] for letter in letters] == client.events[1::3]
     assert letters[0]["reason"] == "400 one of these is wrong"
@@ -170,7 +170,7 @@ async def test_entity_without_a_customer_is_refused_and_the_others_are_billed(
     receiver = stripe_meters.StripeReceiver(sender, METERS[:1], {"c0": "cus_0", "c2": "cus_2"}.get, 5)
     scene = Scene(tmp_path, customers(9), lambda: receiver, dead_letters=lambda: LinesFile(tmp_path / "dead"))
     progress = await scene.run()
-    assert (progress.forwarded, progress.dead_letters, len(stripe.taken)) == (6, 3, 6)
+    assert (progress.forwarded, progress.dead_letters, len(stripe.events)) == (6, 3, 6)
 
 
 @pytest.mark.parametrize(

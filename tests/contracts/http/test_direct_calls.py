@@ -74,7 +74,7 @@ class Wire:
     @property
     def asked(self) -> int:
         """Number of times a replica was asked for."""
-        return sum(message["is"] == "ask" for message in self.rig.replicas.said)
+        return sum(message["is"] == "ask" for message in self.rig.replicas.messages)
 
 
 def request(line: str, body: bytes = b"", fields: str = "", key: str = WORKSPACE_KEY) -> bytes:
@@ -323,7 +323,7 @@ async def test_parked_call_is_sent_once_a_replica_is_listed(wire: Wire) -> None:
     wire.replicas(status="SCALED_TO_ZERO")
     wire.upstream.plan(echo)
     answer = asyncio.create_task(wire.answer(body=b"x" * 300_000))
-    await wire.rig.replicas.waiting.wait()
+    await wire.rig.replicas.wait_start.wait()
     wire.replicas(wire.upstream.url)
     status, _, content = await answer
     assert (status, len(content)) == (200, 300_000)
@@ -365,7 +365,7 @@ async def test_caller_who_leaves_within_a_stream_cancels_it(wire: Wire) -> None:
 async def test_caller_who_leaves_while_parked_is_noticed(wire: Wire, size: int) -> None:
     wire.replicas(status="SCALED_TO_ZERO")
     caller = await wire.ask(body=b"x" * size)
-    await wire.rig.replicas.waiting.wait()
+    await wire.rig.replicas.wait_start.wait()
     assert wire.rig.pipeline._capacity.held_bytes == size
     caller.disconnect()
     await wire.until_logged()

@@ -32,14 +32,14 @@ class KeepingDirectory(FakeDirectory):
         self.shapes: dict[tuple[HeadFacts, str], Shape] = {}
         self.forwardings: dict[tuple[tuple[object, ...], str], Forwarding] = {}
         self.holders: dict[str, KeyHolder | None] = {}
-        self.used = 0
+        self.uses = 0
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         return self.holders.setdefault(digest, super().key_holder(digest))
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         shape = self.shapes.get((facts, slug))
-        self.used += shape is not None
+        self.uses += shape is not None
         return shape
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
@@ -47,7 +47,7 @@ class KeepingDirectory(FakeDirectory):
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         forwarding = self.forwardings.get((values, slug))
-        self.used += forwarding is not None
+        self.uses += forwarding is not None
         return forwarding
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
@@ -89,12 +89,12 @@ async def test_call_shaped_by_an_earlier_one_is_asked_again() -> None:
     async with wired(PathRig(directory=directory)) as wire:
         assert [(await wire.answer())[0] for _ in range(3)] == [200] * 3
         wire.upstream.default = STRICT
-        used_before = directory.used
+        used_before = directory.uses
         for _ in range(3):
             caller = await wire.call(stream=True)
             assert b"Hello" in await caller.until(b"0\r\n\r\n")
             caller.disconnect()
-        assert directory.used == used_before + 3
+        assert directory.uses == used_before + 3
         assert asked_for_usage(wire) == [False, False, False, True, False, False, False]
         await wire.until_logged(6)
         assert [call.tokens.output for call in wire.rig.journal.closed[3:]] == [1, 1, 1]

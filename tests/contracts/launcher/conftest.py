@@ -26,7 +26,7 @@ class Launcher:
 
     def __init__(self, control: ScriptedControl) -> None:
         self.control = control
-        self.said = ""
+        self.output = ""
         self.ready = ""
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -49,7 +49,7 @@ class Launcher:
         await self.start(*flags, server=server)
         assert self.process.stdout is not None
         self.ready = (await asyncio.wait_for(self.process.stdout.readline(), 20)).decode()
-        assert self.ready.startswith("ready "), self.said
+        assert self.ready.startswith("ready "), self.output
 
     @property
     def process(self) -> asyncio.subprocess.Process:
@@ -59,7 +59,7 @@ class Launcher:
     async def _read(self) -> None:
         assert self.process.stderr is not None
         async for line in self.process.stderr:
-            self.said += line.decode()
+            self.output += line.decode()
 
     async def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -79,7 +79,7 @@ class Launcher:
         return status
 
     async def until(self, look: Callable[[], Any], what: str) -> Any:
-        return await eventually(look, lambda: f"{what}\n{self.said}\n{self.control.history}", every_s=0.02)
+        return await eventually(look, lambda: f"{what}\n{self.output}\n{self.control.history}", every_s=0.02)
 
     async def replicas(self, count: int) -> list[str]:
         """Wait until control's list has this many entries; return it."""

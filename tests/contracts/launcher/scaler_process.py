@@ -18,7 +18,7 @@ class ScalerProcess:
 
     def __init__(self, url: str, api_key: str, ids: tuple[str, str], kubernetes: ScriptedKubernetes) -> None:
         hook_port = own_port()
-        self.said = ""
+        self.output = ""
         self.environment = {
             "TOLLGATE_URL": url,
             "TOLLGATE_API_KEY": api_key,
@@ -50,7 +50,7 @@ class ScalerProcess:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         async for line in process.stderr:
-            self.said += line.decode()
+            self.output += line.decode()
 
     async def stop(self) -> int:
         """SIGTERM; returns the exit status. Does nothing if it was never started."""

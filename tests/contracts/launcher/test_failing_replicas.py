@@ -29,7 +29,7 @@ async def test_crashed_replica_leaves_the_list_and_is_replaced(
     assert after != url
     await launcher.until(lambda: control.logged(reason), "the log says why")
     assert control.logged(reason)[0]["level"] == "ERROR"
-    assert reason in launcher.said
+    assert reason in launcher.output
 
 
 async def test_hanging_replica_is_killed_and_replaced(launcher: Launcher, control: ScriptedControl) -> None:
@@ -55,11 +55,11 @@ async def test_replica_that_never_starts_makes_the_deployment_failed_until_it_is
     assert message.startswith("5 starts in a row failed; the last replica ended with status 7 before it was healthy")
     assert "model file not found: /models/none.gguf" in message
     await launcher.until(lambda: control.logged("model file not found"), "its output is in the log")
-    assert launcher.said.count("): started") == MAX_FAILED_STARTS
+    assert launcher.output.count("): started") == MAX_FAILED_STARTS
     await asyncio.sleep(1.5)
-    assert launcher.said.count("): started") == MAX_FAILED_STARTS
+    assert launcher.output.count("): started") == MAX_FAILED_STARTS
     assert await control.wake() == 202
-    await launcher.until(lambda: launcher.said.count("): started") > MAX_FAILED_STARTS, "it tries again")
+    await launcher.until(lambda: launcher.output.count("): started") > MAX_FAILED_STARTS, "it tries again")
 
 
 async def test_retry_of_a_failed_deployment_is_another_attempt(launcher: Launcher, control: ScriptedControl) -> None:
@@ -68,7 +68,7 @@ async def test_retry_of_a_failed_deployment_is_another_attempt(launcher: Launche
     await launcher.until(lambda: control.deployment["status"] == "FAILED", "it is given up")
     await asyncio.sleep(1.5)
     control.deployment["status"] = "SCALED_TO_ZERO"
-    await launcher.until(lambda: launcher.said.count("): started") > MAX_FAILED_STARTS, "it tries again")
+    await launcher.until(lambda: launcher.output.count("): started") > MAX_FAILED_STARTS, "it tries again")
     await launcher.until(lambda: control.deployment["status"] == "LOADING_MODEL", "the status follows")
 
 
@@ -82,20 +82,20 @@ async def test_command_that_cannot_be_run_is_reported(launcher: Launcher, contro
 async def test_start_that_takes_too_long_is_killed(launcher: Launcher, control: ScriptedControl) -> None:
     await launcher.started("--start-timeout-s", "1", server=(*SERVER, "--slow-start-s", "60"))
     await control.wake()
-    await launcher.until(lambda: "did not become healthy within 1 s" in launcher.said, "it is killed")
-    await launcher.until(lambda: launcher.said.count("): started") == 2, "the next one is tried")
+    await launcher.until(lambda: "did not become healthy within 1 s" in launcher.output, "it is killed")
+    await launcher.until(lambda: launcher.output.count("): started") == 2, "the next one is tried")
 
 
 async def test_replicas_serve_on_while_control_is_away(launcher: Launcher, control: ScriptedControl) -> None:
     await launcher.started("--idle-timeout-s", "3")
     url = await launcher.woken()
     await control.go_away()
-    await launcher.until(lambda: "Control is unreachable" in launcher.said, "the outage is told")
+    await launcher.until(lambda: "Control is unreachable" in launcher.output, "the outage is told")
     await asyncio.sleep(5)
     assert (await call(url))[0] == 200, "nothing becomes idle while the load is unknown"
-    assert launcher.said.count("Control is unreachable") == 1
+    assert launcher.output.count("Control is unreachable") == 1
     await control.come_back()
-    await launcher.until(lambda: "Control answers again" in launcher.said, "its end is told")
+    await launcher.until(lambda: "Control answers again" in launcher.output, "its end is told")
     await launcher.until(lambda: control.logged("answered by pid"), "lines of the outage arrive")
 
 
@@ -106,7 +106,7 @@ async def test_crash_while_control_is_away_is_told_when_it_is_back(
     url = await launcher.woken()
     await control.go_away()
     await call(url, "crash")
-    await launcher.until(lambda: launcher.said.count("): healthy after") == 2, "it is replaced meanwhile")
+    await launcher.until(lambda: launcher.output.count("): healthy after") == 2, "it is replaced meanwhile")
     await control.come_back()
     await launcher.until(lambda: control.replicas and control.replicas != [url], "the new one is listed")
 
@@ -115,4 +115,4 @@ async def test_conflicting_status_is_no_error(launcher: Launcher, control: Scrip
     await launcher.started()
     control.refusals["PUT /status"] = (409, "illegal move")
     await launcher.woken()
-    assert "409" not in launcher.said
+    assert "409" not in launcher.output

@@ -94,7 +94,7 @@ async def test_slow_start_shows_progress_and_waits_for_health(launcher: Launcher
     await launcher.started("--health", "/healthy", server=(*SERVER, "--health-path", "/healthy", "--slow-start-s", "6"))
     await control.wake()
     await launcher.until(
-        lambda: "/healthy answers 503; its last line: model server" in launcher.said, "progress is shown"
+        lambda: "/healthy answers 503; its last line: model server" in launcher.output, "progress is shown"
     )
     assert control.deployment["status"] == "LOADING_MODEL"
     assert control.replicas == []
@@ -143,7 +143,7 @@ async def test_neither_key_nor_hook_secret_is_shown_anywhere(launcher: Launcher,
     await launcher.woken()
     await launcher.until(lambda: control.logged("key "), "the line is in the log")
     assert await launcher.stop() == 0
-    output = launcher.said + launcher.ready + str(control.logs)
+    output = launcher.output + launcher.ready + str(control.logs)
     assert API_KEY not in output
     assert secret not in output
     assert control.logged("key ***")
@@ -176,7 +176,7 @@ async def test_second_launcher_takes_over_and_the_first_ends(
     pid = await first.pid_of(await first.woken())
     await second.started()
     assert await first.ended() == 1
-    assert "another launcher has taken this deployment over" in first.said
+    assert "another launcher has taken this deployment over" in first.output
     assert not is_running(pid)
     await second.woken()
     assert control.deployment["wake_url"], "the first has not taken the second's hook away"
@@ -204,20 +204,20 @@ async def test_refusal_at_the_start_ends_with_the_remedy(
     control.refusals["PATCH "] = refusal
     await launcher.start()
     assert await launcher.ended() == 1
-    assert remedy in launcher.said
-    assert refusal[1] in launcher.said
+    assert remedy in launcher.output
+    assert refusal[1] in launcher.output
 
 
 async def test_taken_port_ends_with_the_remedy(launcher: Launcher, control: ScriptedControl) -> None:
     await launcher.start("--port", str(control.port))
     assert await launcher.ended() == 1
-    assert "Choose another --port" in launcher.said
+    assert "Choose another --port" in launcher.output
 
 
 async def test_signal_while_control_is_away_ends_it_at_once(launcher: Launcher, control: ScriptedControl) -> None:
     await control.go_away()
     await launcher.start()
-    await launcher.until(lambda: "Control is unreachable" in launcher.said, "it says what is wrong")
+    await launcher.until(lambda: "Control is unreachable" in launcher.output, "it says what is wrong")
     assert await launcher.stop() == 0
 
 
@@ -231,7 +231,7 @@ async def test_second_signal_stops_without_draining(launcher: Launcher, control:
     await launcher.replicas(0)
     assert await launcher.stop() == 0
     assert await calling == (0, None)
-    assert "second signal" in launcher.said
+    assert "second signal" in launcher.output
 
 
 async def test_replica_that_ignores_sigterm_is_killed(launcher: Launcher, control: ScriptedControl) -> None:

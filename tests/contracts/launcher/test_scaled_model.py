@@ -24,11 +24,11 @@ class Scaler(ScalerProcess):
         self.kubernetes = kubernetes
 
     async def until(self, look: Any, what: str) -> None:
-        await eventually(look, lambda: f"{what}\n{self.said}\n{self.control.history}", every_s=0.02)
+        await eventually(look, lambda: f"{what}\n{self.output}\n{self.control.history}", every_s=0.02)
 
     async def registered(self) -> None:
         await self.start()
-        await self.until(lambda: "registered" in self.said, "it is registered")
+        await self.until(lambda: "registered" in self.output, "it is registered")
 
     async def serving(self) -> list[str]:
         """Wake it, let its pods become ready, and return the list."""
@@ -106,10 +106,10 @@ async def test_nothing_changes_while_an_api_is_away(scaler: Scaler, who: str) ->
         await scaler.control.go_away()
     else:
         scaler.kubernetes.is_away = True
-    await scaler.until(lambda: "cannot do my work" in scaler.said, "the outage is told")
+    await scaler.until(lambda: "cannot do my work" in scaler.output, "the outage is told")
     await asyncio.sleep(4)
     assert (scaler.kubernetes.replicas, scaler.control.replicas) == (1, urls)
-    assert scaler.said.count("cannot do my work") == 1
+    assert scaler.output.count("cannot do my work") == 1
 
 
 async def test_restarted_scaler_keeps_what_runs_and_reads_the_token_anew(scaler: Scaler) -> None:
@@ -139,8 +139,8 @@ async def test_hook_answers_only_posts_to_its_secret_path_and_shows_no_secret(sc
     assert statuses == [200, 405, 404, 404]
     await asyncio.sleep(1.5)
     assert scaler.kubernetes.scales == []
-    assert SECRET not in scaler.said
-    assert API_KEY not in scaler.said
+    assert SECRET not in scaler.output
+    assert API_KEY not in scaler.output
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_wrong_setting_ends_it_with_the_reason(scaler: Scaler, change: dic
     assert scaler.process is not None
     assert await scaler.process.wait() == 1
     await scaler.stop()
-    assert expected in scaler.said
+    assert expected in scaler.output
 
 
 # --- the manifests ----------------------------------------------------------------------------------------------------

@@ -26,16 +26,16 @@ class MuchPolicy:
     def __init__(self, pages: int, away_at: tuple[int, ...] = ()) -> None:
         self._pages = pages
         self._away_at = away_at
-        self.asked: list[int] = []
+        self.page_numbers: list[int] = []
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
-        self.asked.append(int(after or 0))
-        if len(self.asked) in self._away_at:
+        self.page_numbers.append(int(after or 0))
+        if len(self.page_numbers) in self._away_at:
             raise ControlUnreachableError("restarting")
-        first = self.asked[-1] * PAGE_ROWS
+        first = self.page_numbers[-1] * PAGE_ROWS
         body = {"prefix": "tg_0", "kind": "FEDERATED", "workspace_id": "ws", "group_id": "grp"}
         rows = tuple(Row("key", f"{first + number:064x}", first + number + 1, body) for number in range(PAGE_ROWS))
-        following = str(self.asked[-1] + 1) if self.asked[-1] + 1 < self._pages else None
+        following = str(self.page_numbers[-1] + 1) if self.page_numbers[-1] + 1 < self._pages else None
         page = SnapshotPage("epoch", self._pages * PAGE_ROWS, after is None, rows, following, "nonce")
         return SnapshotPage.from_wire(orjson.loads(orjson.dumps(page.to_wire())))
 
@@ -68,7 +68,7 @@ async def test_fetch_goes_on_in_the_same_file_after_an_outage(tmp_path: Path, mo
     monkeypatch.setattr(module, "START_RETRY_S", 0.001)
     feed = MuchPolicy(6, away_at=(4, 5))
     await fetched(tmp_path / "replica.db", feed)
-    assert feed.asked == [0, 1, 2, 3, 3, 3, 4, 5]
+    assert feed.page_numbers == [0, 1, 2, 3, 3, 3, 4, 5]
     with closing(sqlite3.connect(tmp_path / "replica.db")) as conn:
         assert conn.execute("SELECT count(*) FROM keys").fetchone() == (6 * PAGE_ROWS,)
         assert conn.execute("SELECT * FROM standing").fetchone() == ("epoch", 6 * PAGE_ROWS, "nonce")

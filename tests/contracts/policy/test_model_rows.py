@@ -34,8 +34,8 @@ class World:
         self.path = path
         self.replica = PolicyReplica(path)
         self.models = ModelRows()
-        self.told: list[list[ModelChange]] = []
-        self.models.listen(lambda changes: self.told.append(list(changes)))
+        self.notices: list[list[ModelChange]] = []
+        self.models.listen(lambda changes: self.notices.append(list(changes)))
 
     async def publish(self, *rows: Row, reset: bool = False) -> None:
         """Write as the refresher does: in a thread."""
@@ -51,7 +51,7 @@ class World:
 
     @property
     def changed(self) -> list[Sequence[str]]:
-        return [[change.id for change in changes] for changes in self.told]
+        return [[change.id for change in changes] for changes in self.notices]
 
 
 @pytest.fixture
@@ -64,14 +64,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 async def test_written_models_are_there_before_the_refresh_returns(world: World) -> None:
     await world.publish(row(model("m1", "http://a")), row(model("m2")))
     assert world.models.get("m1") == model("m1", "http://a")
-    assert world.told == [[ModelChange("m1", None, model("m1", "http://a")), ModelChange("m2", None, model("m2"))]]
+    assert world.notices == [[ModelChange("m1", None, model("m1", "http://a")), ModelChange("m2", None, model("m2"))]]
 
 
 async def test_only_models_that_changed_are_told_of(world: World) -> None:
     await world.publish(row(model("m1")), row(model("m2")))
     await world.publish(row(model("m1")), row(model("m2", "http://b")))
     await world.publish(Row("workspace", "ws", 1, WorkspaceRow("ws", "active", "basic", True).to_wire()))
-    assert world.told[1:] == [[ModelChange("m2", model("m2"), model("m2", "http://b"))]]
+    assert world.notices[1:] == [[ModelChange("m2", model("m2"), model("m2", "http://b"))]]
 
 
 async def test_what_did_not_change_of_a_changed_model_is_the_same_object(world: World) -> None:
@@ -81,7 +81,7 @@ async def test_what_did_not_change_of_a_changed_model_is_the_same_object(world: 
     before = ModelRow("m1", "ws", {"d": one, "d2": two}, {"production": "d"})
     await world.publish(row(before))
     await world.publish(row(replace(before, deployments={"d": one, "d2": Deployment("d2", "INACTIVE")})))
-    (first_change,), (change,) = world.told
+    (first_change,), (change,) = world.notices
     assert first_change.after is not None
     assert change.after is not None
     assert change.after.deployments["d"] is first_change.after.deployments["d"]
@@ -103,7 +103,7 @@ async def test_many_changes_are_told_of_in_slices_between_which_others_run(world
     counting = asyncio.create_task(count_turns())
     await world.publish(*(row(model(f"m{number}")) for number in range(3 * SLICE + 1)))
     counting.cancel()
-    assert [len(changes) for changes in world.told] == [SLICE, SLICE, SLICE, 1], "all before the refresh returned"
+    assert [len(changes) for changes in world.notices] == [SLICE, SLICE, SLICE, 1], "all before the refresh returned"
     assert len(set(turn_of_slice)) == 4
 
 
@@ -118,7 +118,7 @@ async def test_deleted_model_is_gone(world: World) -> None:
     await world.publish(row(model("m1")), row(model("m2")))
     await world.publish(Row("model", "m1", 2, None), Row("model", "never-there", 2, None))
     assert world.models.get("m1") is None
-    assert world.told[1:] == [[ModelChange("m1", model("m1"), None)]]
+    assert world.notices[1:] == [[ModelChange("m1", model("m1"), None)]]
 
 
 @pytest.mark.parametrize("reset", [False, True])

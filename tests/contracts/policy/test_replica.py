@@ -33,11 +33,11 @@ class ScriptedConfirmer:
 
     def __init__(self) -> None:
         self.ok = True
-        self.asked = 0
+        self.confirmations = 0
         self.damage = 0
 
     async def confirm(self) -> bool:
-        self.asked += 1
+        self.confirmations += 1
         return self.ok
 
     def report_damage(self) -> None:
@@ -455,7 +455,7 @@ def test_callable_among_knows_models_by_id(world: World) -> None:
 async def test_unknown_key_is_confirmed_with_control(world: World) -> None:
     world.publish(key("d"))
     await world.directory.confirm_unknown()
-    assert world.confirmer.asked == 1
+    assert world.confirmer.confirmations == 1
 
 
 async def test_unknown_key_is_confirmed_again_after_a_recent_confirmation(world: World) -> None:
@@ -463,7 +463,7 @@ async def test_unknown_key_is_confirmed_again_after_a_recent_confirmation(world:
     world.publish(key("d"))
     world.replica.confirm(time.monotonic())
     await world.directory.confirm_unknown()
-    assert world.confirmer.asked == 1
+    assert world.confirmer.confirmations == 1
 
 
 async def test_unreachable_control_is_an_outage_and_never_an_unknown_key(world: World) -> None:

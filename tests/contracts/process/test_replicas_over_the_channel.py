@@ -369,7 +369,7 @@ async def test_silent_supervisor_is_a_503(monkeypatch: pytest.MonkeyPatch) -> No
     await asyncio.sleep(0)
     with pytest.raises(PolicyUnavailableError):
         await worker.requests.wake(Wanted("w1", "m1", Where(), "g1"))
-    assert [message["is"] for message in line.sent] == ["ask", "ended", "wake"]
+    assert [message["is"] for message in line.messages] == ["ask", "ended", "wake"]
 
 
 async def test_replica_is_free_only_after_the_connection_to_it_is_closed() -> None:
@@ -382,11 +382,11 @@ async def test_replica_is_free_only_after_the_connection_to_it_is_closed() -> No
         theirs.setblocking(False)
         with worker.call() as call:
             asking = asyncio.ensure_future(call.assigned())
-            await eventually(lambda: line.sent)
+            await eventually(lambda: line.messages)
             line.on_replicas({"is": "replica", "number": 1, "url": A})
             await asking
             transport.abort()
-        while line.sent[-1]["is"] != "ended":
+        while line.messages[-1]["is"] != "ended":
             await asyncio.sleep(0)
         assert theirs.recv(1) == b""
 
@@ -396,7 +396,7 @@ async def test_call_that_never_asked_says_nothing() -> None:
     worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
     with worker.call():
         pass
-    assert line.sent == []
+    assert line.messages == []
 
 
 class Waker:
@@ -457,11 +457,11 @@ class SilentLine:
     """A channel whose other end says nothing."""
 
     def __init__(self) -> None:
-        self.sent: list[Message] = []
-        self.on_replicas = self.sent.append
+        self.messages: list[Message] = []
+        self.on_replicas = self.messages.append
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
-        self.sent.append(message)
+        self.messages.append(message)
 
 
 async def test_call_whose_standing_is_unknown_is_answered_when_it_is_told() -> None:
@@ -470,7 +470,7 @@ async def test_call_whose_standing_is_unknown_is_answered_when_it_is_told() -> N
     worker = Worker(line, WaitingTimes())  # type: ignore[arg-type] # all of the link that is used
     with worker.call() as call:
         asking = asyncio.ensure_future(call.assigned())
-        await eventually(lambda: line.sent)
+        await eventually(lambda: line.messages)
         worker.requests.end_waits()
         line.on_replicas({"is": "waits", "number": 1, "for": "replica"})
         with pytest.raises(NotRoutedError):

@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.open: list[Admission] = []
         self.edges: list[int] = []
         self.numbers = {"a": 0, "b": 0}
-        self.sent: list[tuple[str, str, list[tuple[Admission, Settlement]]]] = []
+        self.settlements: list[tuple[str, str, list[tuple[Admission, Settlement]]]] = []
         self.takes = {"a": 0, "b": 0}
         self.unheard: list[Sent] = []
         self.under_way: list[Sent] = []
@@ -239,12 +239,12 @@ class Machine(RuleBasedStateMachine):
         self._settle(incarnation, settlements, doubled=data.draw(st.booleans()))
 
     @rule(data=st.data())
-    @precondition(lambda self: bool(self.sent))
+    @precondition(lambda self: bool(self.settlements))
     def send_again(self, data: st.DataObject) -> None:
         """A duplicate, or an old batch that comes late, alone or with its successor."""
-        place = data.draw(st.integers(0, len(self.sent) - 1))
-        key, incarnation, batch = self.sent[place]
-        following = self.sent[place + 1] if place + 1 < len(self.sent) else None
+        place = data.draw(st.integers(0, len(self.settlements) - 1))
+        key, incarnation, batch = self.settlements[place]
+        following = self.settlements[place + 1] if place + 1 < len(self.settlements) else None
         if following is not None and following[:2] == (key, incarnation) and data.draw(st.booleans()):
             batch = batch + following[2]
         self._apply(key, incarnation, batch)
@@ -392,7 +392,7 @@ class Machine(RuleBasedStateMachine):
                 )
                 batch += [one, one] if doubled else [one]
         key = ended[0][0].reservation.key
-        self.sent.append((key, incarnation, batch))
+        self.settlements.append((key, incarnation, batch))
         self._apply(key, incarnation, batch)
 
     def _apply(self, key: str, incarnation: str, batch: list[tuple[Admission, Settlement]]) -> None:

@@ -194,20 +194,20 @@ async def test_caller_cancelled_before_the_reply_returns_its_tokens(counters: Re
 class CancelsOnDelivery(RedisCounters):
     """Cancels the waiting caller at the moment the answer is delivered."""
 
-    waiting: "asyncio.Task[Taken | LimitHit] | None" = None
+    caller: "asyncio.Task[Taken | LimitHit] | None" = None
 
     def _on_reply(self, take: Take, reply: Any) -> None:
         super()._on_reply(take, reply)
-        if self.waiting is not None and isinstance(reply, list):  # before that, Redis asks for the script
-            self.waiting.cancel()
-            self.waiting = None
+        if self.caller is not None and isinstance(reply, list):  # before that, Redis asks for the script
+            self.caller.cancel()
+            self.caller = None
 
 
 async def test_caller_cancelled_with_the_reply_returns_its_tokens(server: RedisServer) -> None:
     counters = CancelsOnDelivery(server.url, "worker-1", options=OPTIONS)
     plan = simple(tpm=1000)
     await counters.start()
-    counters.waiting = take_task = asyncio.create_task(counters.take(plan, Estimate(900)))
+    counters.caller = take_task = asyncio.create_task(counters.take(plan, Estimate(900)))
     with pytest.raises(asyncio.CancelledError):
         await take_task
     await eventually(lambda: pending_settlements(counters) == 0)

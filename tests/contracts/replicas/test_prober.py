@@ -36,8 +36,8 @@ class World:
     def __init__(self, replica: ScriptedUpstream, allow: str = "127.0.0.0/8", lanes: ProbeLanes | None = None) -> None:
         self.replica = replica
         self.client = HttpUpstream(Egress(EgressRules.parse(allow), 5.0))
-        self.told: list[tuple[str, str, bool]] = []
-        self.prober = Prober(self.client, lambda *outcome: self.told.append(outcome), lanes)
+        self.outcomes: list[tuple[str, str, bool]] = []
+        self.prober = Prober(self.client, lambda *outcome: self.outcomes.append(outcome), lanes)
         self.model: ModelRow | None = None
 
     def list(self, *replicas: str, check: HealthCheck | None = OFTEN, status: str = ACTIVE) -> None:
@@ -61,11 +61,11 @@ class World:
 
     @property
     def verdicts(self) -> dict[str, bool]:
-        return {url: healthy for _, url, healthy in self.told}
+        return {url: healthy for _, url, healthy in self.outcomes}
 
     @property
     def last_told(self) -> bool:
-        return bool(self.told) and self.told[-1][2]
+        return bool(self.outcomes) and self.outcomes[-1][2]
 
     @property
     def probes(self) -> int:
@@ -96,9 +96,9 @@ async def world(replica: ScriptedUpstream) -> AsyncIterator[World]:
 
 async def test_new_replica_is_healthy_with_its_first_good_probe(world: World) -> None:
     world.list(f"{world.replica.url}/base", check=ONCE)
-    assert world.told == [], "nothing is known of it yet"
+    assert world.outcomes == [], "nothing is known of it yet"
     await world.probed()
-    assert world.told == [("d", f"{world.replica.url}/base", True)]
+    assert world.outcomes == [("d", f"{world.replica.url}/base", True)]
     probe = world.replica.received[0]
     assert (probe.method, probe.target, probe.body) == ("GET", "/base/health", b"")
     assert probe.header("host") == f"127.0.0.1:{world.replica.port}"
@@ -140,7 +140,7 @@ async def test_bad_answer_makes_a_new_replica_unhealthy(
     world.list(check=HealthCheck("/health?deep=hidden", 3600, timeout_s, unhealthy_after=1))
     await world.probed()
     assert world.replica.received[0].target == "/health?deep=hidden"
-    assert world.told == [("d", world.replica.url, False)]
+    assert world.outcomes == [("d", world.replica.url, False)]
     assert world.prober.outcomes == {outcome: 1}
     assert world.probes == 1, "a redirect is not followed"
     assert f"Replica 1 of 1 of deployment d gets no calls: GET /health {text}" in caplog.text
@@ -178,14 +178,14 @@ async def test_thresholds_count_probes_in_a_row(world: World) -> None:
     world.list(check=replace(OFTEN, healthy_after=2, unhealthy_after=3))
     await eventually(lambda: world.last_told)
     assert world.probes == 11
-    assert [healthy for _, _, healthy in world.told] == [False, True]
+    assert [healthy for _, _, healthy in world.outcomes] == [False, True]
 
 
 async def test_flapping_replica_changes_at_its_thresholds_only(world: World) -> None:
     world.replica.plan(OK, FAILS, FAILS, OK, FAILS, FAILS, FAILS, OK)
     world.list(check=OFTEN)
     await eventually(lambda: world.probes >= 10)
-    assert [healthy for _, _, healthy in world.told] == [True, False, True]
+    assert [healthy for _, _, healthy in world.outcomes] == [True, False, True]
 
 
 async def test_long_body_is_not_read_to_its_end(world: World) -> None:
@@ -211,7 +211,7 @@ async def test_hanging_replicas_delay_no_other_probe(world: World) -> None:
     world.replica.default = script.gated(OK)
     world.replica.gate.close()
     world.list(*hanging, check=replace(ONCE, timeout_s=60))
-    await eventually(lambda: world.replica.gate.waiting == 100)
+    await eventually(lambda: world.replica.gate.arrivals == 100)
     async with ScriptedUpstream(default=OK) as other:
         world.list(*hanging, other.url, check=replace(ONCE, timeout_s=60))
         await eventually(lambda: world.healthy == [other.url])
@@ -270,8 +270,8 @@ async def test_deactivated_replica_starts_as_unknown_when_it_is_activated(world:
     world.replica.default = script.gated(OK)
     world.replica.gate.close()
     world.list(check=ONCE, status=LOADING_MODEL)
-    await eventually(lambda: world.replica.gate.waiting)
-    assert [healthy for _, _, healthy in world.told] == [True, False]
+    await eventually(lambda: world.replica.gate.arrivals)
+    assert [healthy for _, _, healthy in world.outcomes] == [True, False]
     world.replica.gate.open()
     await eventually(lambda: world.last_told)
 
@@ -297,7 +297,7 @@ async def test_deployments_of_one_model_are_probed_each_by_its_own_check(world: 
     )
     await world.probed(2)
     assert sorted(received.path for received in world.replica.received) == ["/health", "/ours"]
-    assert sorted(id for id, _, _ in world.told) == ["d", "e"]
+    assert sorted(id for id, _, _ in world.outcomes) == ["d", "e"]
 
 
 async def test_changed_check_starts_its_counts_anew_and_says_nothing_until_it_has_decided(world: World) -> None:
@@ -309,7 +309,7 @@ async def test_changed_check_starts_its_counts_anew_and_says_nothing_until_it_ha
     world.list(check=replace(OFTEN, path="/stricter"))
     await eventually(lambda: world.unhealthy)
     assert [received.path for received in world.replica.received][:7] == [*["/health"] * 4, *["/stricter"] * 3]
-    assert [healthy for _, _, healthy in world.told] == [True, False]
+    assert [healthy for _, _, healthy in world.outcomes] == [True, False]
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ async def test_answer_to_a_probe_under_way_counts_when_calls_are_parked(world: W
     world.replica.default = script.gated(OK)
     world.replica.gate.close()
     world.list(check=ONCE)
-    await eventually(lambda: world.replica.gate.waiting)
+    await eventually(lambda: world.replica.gate.arrivals)
     world.prober.hurry("d", True)
     world.replica.gate.open()
     await eventually(lambda: world.healthy)

@@ -32,7 +32,7 @@ class Control:
 
     def __init__(self) -> None:
         self.status = 200
-        self.taken: list[tuple[str, dict[str, Any]]] = []
+        self.reports: list[tuple[str, dict[str, Any]]] = []
         self.refused = 0
         self.url = ""
 
@@ -41,7 +41,7 @@ class Control:
         what = request.match_info["what"]
         report = await request.json()
         if self.status == 200:
-            self.taken.append((what, report))
+            self.reports.append((what, report))
         else:
             self.refused += 1
         return web.json_response({} if self.status == 200 else {"error": "not now"}, status=self.status)
@@ -53,11 +53,11 @@ class Control:
 
     @property
     def loads(self) -> list[list[dict[str, Any]]]:
-        return [report["loads"] for what, report in self.taken if what == "loads"]
+        return [report["loads"] for what, report in self.reports if what == "loads"]
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        return [line for what, report in self.taken if what == "logs" for line in report["lines"]]
+        return [line for what, report in self.reports if what == "logs" for line in report["lines"]]
 
 
 class Board:
@@ -125,8 +125,8 @@ async def test_change_is_reported_with_all_figures(control: Control, loads: Load
     board.carried["d"] = PARKED
     async with running(loads.run):
         loads.changed("d")
-        await eventually(lambda: control.taken)
-    assert control.taken[0] == (
+        await eventually(lambda: control.reports)
+    assert control.reports[0] == (
         "loads",
         {
             "machine": MACHINE,
@@ -151,14 +151,14 @@ async def test_busy_deployment_is_reported_until_it_is_idle_and_then_once_more(
 ) -> None:
     board.carried = {"d": PARKED, "idle": replace(IDLE, deployment_id="idle")}
     async with running(loads.run):
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
         loads.changed("d")
-        await eventually(lambda: len(control.taken) >= 3)
+        await eventually(lambda: len(control.reports) >= 3)
         board.carried["d"] = IDLE
         await eventually(lambda: control.loads[-1][0]["parked"] == 0)
-        reported = len(control.taken)
+        reported = len(control.reports)
         await asyncio.sleep(2 * BUSY_INTERVAL_S)
-        assert len(control.taken) == reported
+        assert len(control.reports) == reported
     assert [[load["deployment_id"] for load in one] for one in control.loads[1:]] == [["d"]] * (reported - 1)
 
 
@@ -167,7 +167,7 @@ async def test_calls_that_come_and_go_between_two_posts_wait_for_the_round(
 ) -> None:
     board.carried["d"] = IDLE
     async with running(loads.run):
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
         began_s = time.monotonic()
         for number in range(20):
             board.carried["d"] = replace(IDLE, last_request_at_ms=number)
@@ -175,7 +175,7 @@ async def test_calls_that_come_and_go_between_two_posts_wait_for_the_round(
             await asyncio.sleep(0.01)
         await eventually(lambda: control.loads[-1][0]["last_request_at_ms"] == 19)
         rounds = (time.monotonic() - began_s) / BUSY_INTERVAL_S
-    assert len(control.taken) <= 3 + rounds
+    assert len(control.reports) <= 3 + rounds
 
 
 async def test_changes_that_come_together_are_sent_together(control: Control, loads: LoadReports, board: Board) -> None:
@@ -201,7 +201,7 @@ async def test_deployment_that_is_gone_is_not_reported(control: Control, loads: 
     async with running(loads.run):
         loads.changed("gone")
         loads.changed("d")
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
     assert [load["deployment_id"] for load in control.loads[0]] == ["d"]
 
 
@@ -221,7 +221,7 @@ async def test_newest_figures_are_sent_when_control_is_back(
             await control.refuses()
         board.carried["d"] = replace(PARKED, parked=4)
         control.status = 200
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
         await eventually(lambda: len(logged()) >= 2, "what control has taken is logged once its answer is here")
     assert control.loads[0][0]["parked"] == 4
     texts = logged()
@@ -237,13 +237,13 @@ async def test_change_of_health_that_control_missed_is_sent_again(
     monkeypatch.setattr(load_reports, "REFRESH_INTERVAL_S", 3600)
     board.carried["d"] = IDLE
     async with running(loads.run):
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
         control.status = 503
         board.carried["d"] = replace(IDLE, healthy=(), unhealthy=("http://a", "http://b"))
         loads.changed("d")
         await control.refuses()
         control.status = 200
-        await eventually(lambda: len(control.taken) == 2)
+        await eventually(lambda: len(control.reports) == 2)
     assert control.loads[1][0]["unhealthy"] == ["http://a", "http://b"]
 
 
@@ -253,7 +253,7 @@ async def test_idle_deployments_are_told_of_again_now_and_then(
     monkeypatch.setattr(load_reports, "REFRESH_INTERVAL_S", 0.05)
     board.carried = {f"d{number}": replace(IDLE, deployment_id=f"d{number}") for number in range(1500)}
     async with running(loads.run):
-        await eventually(lambda: len(control.taken) >= 4)
+        await eventually(lambda: len(control.reports) >= 4)
     assert [len(one) for one in control.loads[:4]] == [1000, 500, 1000, 500], "in turn, one post at a time"
 
 
@@ -275,7 +275,7 @@ async def test_last_report_says_that_nothing_is_carried_any_more(
     board.carried["d"] = PARKED
     async with running(loads.run):
         loads.changed("d")
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
     board.carried["d"] = IDLE
     await loads.finish()
     assert [one[0]["parked"] for one in control.loads] == [3] * (len(control.loads) - 1) + [0]
@@ -311,7 +311,7 @@ async def test_wake_is_taken_on_when_control_says_so(
     control: Control, reports: ControlReports, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert await reports.wake("m", "d")
-    assert control.taken == [("wake", {"model_id": "m", "deployment_id": "d"})]
+    assert control.reports == [("wake", {"model_id": "m", "deployment_id": "d"})]
     for control.status in (404, 503):
         assert not await reports.wake("m", "d")
     assert caplog.records == [], "a deployment that is gone, or too many wake hooks, is no outage"
@@ -326,7 +326,7 @@ async def test_wake_is_taken_on_when_control_says_so(
 async def test_call_leaves_one_line(control: Control, lines: CallLog, status: int, level: str) -> None:
     lines.ended("d", "http://a", replace(CALL, status=status))
     async with running(lines.run):
-        await eventually(lambda: control.taken)
+        await eventually(lambda: control.reports)
     assert control.lines == [
         {
             "deployment_id": "d",
@@ -350,7 +350,7 @@ async def test_lines_are_sent_a_thousand_at_a_time_and_in_order(control: Control
     for number in range(2500):
         lines.ended("d", None, replace(CALL, request_id=str(number)))
     await lines.send()
-    assert [len(report["lines"]) for _, report in control.taken] == [1000, 1000, 500]
+    assert [len(report["lines"]) for _, report in control.reports] == [1000, 1000, 500]
     assert [line["request_id"] for line in control.lines] == [str(number) for number in range(2500)]
 
 

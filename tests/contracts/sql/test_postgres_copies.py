@@ -39,7 +39,7 @@ async def test_rows_and_numbers_are_those_of_the_original_again(copies: Postgres
             assert await connection.fetchval("INSERT INTO parent (name) VALUES ('second') RETURNING id") == 1
             await connection.execute("INSERT INTO child VALUES (0), (1)")
             await connection.execute("UPDATE parent SET name = 'changed'")
-    assert copies.made == 1
+    assert copies.count == 1
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ async def test_a_copy_whose_schema_changed_is_not_used_again(copies: PostgresCop
         await connection.execute(change)
     async with copies.one() as second:
         assert second != first
-    assert copies.made == 2
+    assert copies.count == 2
 
 
 async def test_a_connection_that_a_test_left_open_is_closed(copies: PostgresCopies) -> None:

@@ -24,7 +24,7 @@ class Shell(LocalTerminal):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
-        self.shown = b""
+        self.output = b""
 
     def raw(self, data: bytes) -> None:
         """Send bytes that need not be frames."""
@@ -33,18 +33,18 @@ class Shell(LocalTerminal):
     async def until(self, text: bytes) -> bytes:
         """Read until the shell has written this."""
         async with asyncio.timeout(20):
-            while text not in self.shown:
+            while text not in self.output:
                 read = await self.read()
-                assert read, f"the shell ended: {self.shown!r}"
-                self.shown += read
-        return self.shown
+                assert read, f"the shell ended: {self.output!r}"
+                self.output += read
+        return self.output
 
     async def rest(self) -> bytes:
         """Read until the shell ends."""
         async with asyncio.timeout(20):
             while read := await self.read():
-                self.shown += read
-        return self.shown
+                self.output += read
+        return self.output
 
 
 @asynccontextmanager

@@ -41,11 +41,11 @@ class ShellBackend:
 
     directory: Path
     stack: AsyncExitStack
-    asked: list[tuple[str, int, int]] = field(default_factory=list)
+    calls: list[tuple[str, int, int]] = field(default_factory=list)
     refusal: str | None = None
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Shell:
-        self.asked.append((job_id, attempt, rank))
+        self.calls.append((job_id, attempt, rank))
         if self.refusal is not None:
             raise NoTerminalError(self.refusal)
         environment = {"TOLLGATE_JOB_ID": job_id, "TOLLGATE_NODE_RANK": str(rank)}
@@ -120,7 +120,7 @@ class Screen:
     """The page of a shell, without drawing."""
 
     socket: ClientWebSocketResponse
-    shown: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
     ended: tuple[int, str] | None = None
     confirms: bool = True
 
@@ -134,7 +134,7 @@ class Screen:
         """Take one message; False at the end."""
         message = await self.socket.receive()
         if message.type is WSMsgType.BINARY:
-            self.shown += message.data
+            self.output += message.data
             if self.confirms:
                 await self.socket.send_str(json.dumps({"type": "read", "bytes": len(message.data)}))
             return True
@@ -144,10 +144,10 @@ class Screen:
     async def until(self, text: str) -> str:
         searched = 0
         async with asyncio.timeout(20):
-            while self.shown.find(text.encode(), max(0, searched - len(text))) < 0:
-                searched = len(self.shown)
-                assert await self.step(), f"ended: {self.ended}, {self.shown[-1000:]!r}"
-        return self.shown.decode(errors="replace")
+            while self.output.find(text.encode(), max(0, searched - len(text))) < 0:
+                searched = len(self.output)
+                assert await self.step(), f"ended: {self.ended}, {self.output[-1000:]!r}"
+        return self.output.decode(errors="replace")
 
     async def end(self) -> tuple[int, str]:
         async with asyncio.timeout(20):
@@ -180,7 +180,7 @@ async def test_the_code_opens_a_shell_in_the_jobs_directory_and_environment(
         await screen.type("echo $TOLLGATE_JOB_ID-$TOLLGATE_NODE_RANK; pwd; stty size; echo Zoë-$((1+1))\n")
         output = await screen.until("Zoë-2")
     assert f"{job.record.id}-1\r\n{tmp_path}\r\n30 100\r\n" in output
-    assert backend.asked == [(job.record.id, 1, 1)]
+    assert backend.calls == [(job.record.id, 1, 1)]
     assert terminals_of(sqlite_plane).browsers() == []
 
 
@@ -219,12 +219,12 @@ async def test_a_shell_that_prints_without_end_waits_for_the_page(sqlite_plane: 
         screen.confirms = False
         await screen.type("yes tollgate\n")
         reading = asyncio.create_task(screen.end())
-        await eventually(lambda: len(screen.shown) > relay.WINDOW_BYTES, "the window is full")
-        await until_still(lambda: len(screen.shown))
+        await eventually(lambda: len(screen.output) > relay.WINDOW_BYTES, "the window is full")
+        await until_still(lambda: len(screen.output))
         reading.cancel()
         await asyncio.wait([reading])
-        assert relay.WINDOW_BYTES < len(screen.shown) < relay.WINDOW_BYTES + 2 * 65_536
-        await screen.socket.send_str(json.dumps({"type": "read", "bytes": len(screen.shown)}))
+        assert relay.WINDOW_BYTES < len(screen.output) < relay.WINDOW_BYTES + 2 * 65_536
+        await screen.socket.send_str(json.dumps({"type": "read", "bytes": len(screen.output)}))
         screen.confirms = True
         await screen.type("\x03")
         await screen.until("^C")

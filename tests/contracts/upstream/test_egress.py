@@ -22,10 +22,10 @@ class Resolving:
 
     def __init__(self, **names: str) -> None:
         self.names = {name.replace("_", "."): addresses.split() for name, addresses in names.items()}
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
-        self.asked.append(host)
+        self.queries.append(host)
         if host not in self.names:
             raise OSError("no such name")
         return tuple(ip_address(address) for address in self.names[host])
@@ -84,7 +84,7 @@ async def test_checked_address_is_the_one_dialled(listening: Listening) -> None:
     resolve = Resolving(model_example="127.0.0.1")
     egress = Egress(LOOPBACK, 5.0, resolve=resolve)
     assert await connect(egress, "model.example", listening.port) == ("127.0.0.1", listening.port)
-    assert resolve.asked == ["model.example"]
+    assert resolve.queries == ["model.example"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ async def test_link_is_dialled_without_resolving(listening: Listening, reach: Re
     rules = EgressRules.parse(f"model.internal=127.0.0.1:{listening.port}")
     egress = Egress(rules, 5.0, resolve=resolve)
     assert await connect(egress, "model.internal", None, reach) == ("127.0.0.1", listening.port)
-    assert resolve.asked == []
+    assert resolve.queries == []
 
 
 async def test_link_applies_only_to_urls_without_a_port(listening: Listening) -> None:

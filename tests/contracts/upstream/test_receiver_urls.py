@@ -23,10 +23,10 @@ class Table(Resolver):
         super().__init__(1)
         self.addresses = tuple(map(ip_address, addresses))
         self.silent = silent
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     async def __call__(self, host: str) -> tuple[Address, ...]:
-        self.asked.append(host)
+        self.queries.append(host)
         if self.silent:
             await asyncio.Event().wait()
         if not self.addresses:
@@ -53,21 +53,21 @@ async def test_text_is_judged_before_any_name_is_resolved(url: str) -> None:
     table = Table("93.184.215.14")
     with pytest.raises(HostRuleError, match=r"^webhook_endpoint: "):
         await ReceiverUrls(EgressRules.parse("", ["ours.test"]), table).check(url, "webhook_endpoint")
-    assert not table.asked
+    assert not table.queries
 
 
 async def test_public_names_and_links_are_accepted() -> None:
     await ReceiverUrls(EgressRules(), Table("93.184.215.14")).check(URL, "webhook_endpoint")
     table = Table("10.0.0.1")
     await ReceiverUrls(EgressRules.parse("hooks.example.com=127.0.0.1:9"), table).check(URL, "webhook_endpoint")
-    assert not table.asked
+    assert not table.queries
 
 
 async def test_name_that_does_not_resolve_in_time_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver_urls, "RESOLVE_TIMEOUT_S", 0.01)
     for table in (Table(), Table(silent=True)):
         await ReceiverUrls(EgressRules(), table).check(URL, "webhook_endpoint")
-        assert table.asked == ["hooks.example.com"]
+        assert table.queries == ["hooks.example.com"]
 
 
 async def test_many_names_that_hang_keep_no_further_one_waiting() -> None:
@@ -76,7 +76,7 @@ async def test_many_names_that_hang_keep_no_further_one_waiting() -> None:
 
     table = Busy("10.0.0.1")
     await ReceiverUrls(EgressRules(), table).check(URL, "webhook_endpoint")
-    assert not table.asked
+    assert not table.queries
 
 
 async def test_name_that_nobody_has_is_accepted() -> None:

@@ -34,7 +34,7 @@ class FakeUpload:
     received_bytes: int = 0
     reads: int = 0
     cancelled: bool = False
-    waiting: asyncio.Event = field(default_factory=asyncio.Event)
+    wait_start: asyncio.Event = field(default_factory=asyncio.Event)
 
     def rename(self, model: str) -> None:
         """Do nothing: the client does not call this."""
@@ -48,7 +48,7 @@ class FakeUpload:
                 raise piece
             if isinstance(piece, bytes):
                 return piece
-            self.waiting.set()
+            self.wait_start.set()
             try:
                 await piece.wait()
             except asyncio.CancelledError:
@@ -193,7 +193,7 @@ async def test_early_refusal_stops_the_upload(upstream: ScriptedUpstream, client
     upload = FakeUpload([b"ab", asyncio.Event()], length=10**9)
 
     async def behave(exchange: Exchange) -> None:
-        await upload.waiting.wait()
+        await upload.wait_start.wait()
         await exchange.send(script.head(413, {"content-length": "2"}) + b"no")
         await exchange.client_closed()
 
@@ -208,7 +208,7 @@ async def test_upload_stops_at_the_head_of_a_refusal(upstream: ScriptedUpstream,
     stopped = asyncio.Event()
 
     async def behave(exchange: Exchange) -> None:
-        await upload.waiting.wait()
+        await upload.wait_start.wait()
         await exchange.send(script.head(413, {"content-length": "2"}) + b"n")
         await stopped.wait()
         await exchange.send(b"o")
@@ -245,7 +245,7 @@ async def test_whole_answer_before_the_uploads_end_closes_the_connection(
     upload = FakeUpload([b"ab", asyncio.Event()], length=4)
 
     async def behave(exchange: Exchange) -> None:
-        await upload.waiting.wait()
+        await upload.wait_start.wait()
         await exchange.send(OK)
         await exchange.client_closed()
 
@@ -258,7 +258,7 @@ async def test_whole_answer_before_the_uploads_end_closes_the_connection(
 async def test_cancelled_call_stops_its_upload(upstream: ScriptedUpstream, client: HttpUpstream) -> None:
     upload = FakeUpload([b"ab", asyncio.Event()], length=4)
     task = asyncio.ensure_future(client.send(call(upstream, upload)))
-    await upload.waiting.wait()
+    await upload.wait_start.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -270,7 +270,7 @@ async def test_lost_connection_stops_the_upload(upstream: ScriptedUpstream, clie
     upload = FakeUpload([b"ab", asyncio.Event()], length=4)
 
     async def behave(exchange: Exchange) -> None:
-        await upload.waiting.wait()
+        await upload.wait_start.wait()
         exchange.reset()
 
     upstream.plan(behave)

@@ -33,13 +33,13 @@ class Transport:
     def __init__(self) -> None:
         self.closing = False
         self.reading = True
-        self.written = b""
+        self.output = b""
 
     def is_closing(self) -> bool:
         return self.closing
 
     def write(self, data: bytes) -> None:
-        self.written += data
+        self.output += data
 
     def abort(self) -> None:
         self.closing = True

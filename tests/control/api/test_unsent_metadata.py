@@ -49,12 +49,12 @@ class StoppedStore(Store):
 
     def __init__(self, store: Store, after: int) -> None:
         super().__init__(store.engine)
-        self._left = after
+        self._budget = after
 
     async def transact(self, work: Callable[[WriteTx], Awaitable[Any]]) -> Any:
-        if not self._left:
+        if not self._budget:
             raise DatabaseUnavailableError("gone")
-        self._left -= 1
+        self._budget -= 1
         return await super().transact(work)
 
 

@@ -44,10 +44,10 @@ class Counted:
 
     def __init__(self, **amounts: int) -> None:
         self.amounts = amounts
-        self.asked: list[Meter] = []
+        self.meters: list[Meter] = []
 
     async def used(self, meters: Sequence[Meter]) -> list[Used]:
-        self.asked += meters
+        self.meters += meters
         return [Used(self.amounts.get(meter.bucket.group_id, 0), 30_000) for meter in meters]
 
     async def now_ms(self) -> int:
@@ -125,9 +125,9 @@ async def test_a_page_reads_the_counters_of_its_own_slugs_only() -> None:
     limits = await GroupLimits.of(path)
     source = Counted()
     first = await limits.read(source, None, 100)
-    assert len(source.asked) == 50 * 6
+    assert len(source.meters) == 50 * 6
     following = await limits.read(source, first[-1].place, 7)
-    assert len(source.asked) == 100 * 6
+    assert len(source.meters) == 100 * 6
     assert [use.slug for use in (*first, *following)] == [name for name in names[:18] for _ in range(6)][:107]
 
 
@@ -285,8 +285,8 @@ async def test_usage_of_many_groups_reads_each_counter_once_and_those_of_a_hash_
     paths = [[group(f"leaf{n}", day(5)), roots[n % 3]] for n in range(12)]
     source = Counted(root1=8)
     usages = await read_usage(source, paths)
-    assert len(source.asked) == len(set(source.asked)) == 12 + 3
-    keys = [meter.bucket.key for meter in source.asked]
+    assert len(source.meters) == len(set(source.meters)) == 12 + 3
+    keys = [meter.bucket.key for meter in source.meters]
     assert [key for key, _ in groupby(keys)] == list(dict.fromkeys(keys))
     binding = [entry.bound.source_group for (entry,) in usages]
     assert binding == [f"root{n % 3}" if n % 3 == 1 else f"leaf{n}" for n in range(12)]

@@ -70,20 +70,20 @@ class Results(Receiver):
 
     moody = True
     secrets: Sequence[str] = ()
-    told: list[Told]
+    records: list[Told]
     rng: random.Random
 
     async def _receive(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
         message = ReceivedMessage(headers, await request.read())
-        first = all(one.id != message.id for one in self.told[-500:])
+        first = all(one.id != message.id for one in self.records[-500:])
         accepted = not (self.moody and first and self.rng.random() < 0.05)
         signed = False
         for secret in self.secrets:
             with contextlib.suppress(Exception):
                 body = message.verified(secret)
                 signed = True
-        self.told.append(Told(message.id, body if signed else await request.json(), accepted, signed))
+        self.records.append(Told(message.id, body if signed else await request.json(), accepted, signed))
         return web.Response(status=200 if accepted else 500)
 
 
@@ -125,7 +125,7 @@ class Rig:
 async def running_rig(directory: Path, plan: Plan) -> AsyncIterator[Rig]:
     """Start everything; callers are idle."""
     results = Results("results")
-    results.told = []
+    results.records = []
     results.rng = random.Random(plan.seed + 2)
     customer = await Customer.with_receivers(directory)
     await results.start(customer.ca)
@@ -179,7 +179,7 @@ class FaultInjector:
     plan: Plan
     rng: random.Random
     say: Say
-    done: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
     lossy: list[Span] = field(default_factory=list)
     stopped: list[Span] = field(default_factory=list)
     killed: list[float] = field(default_factory=list)
@@ -196,7 +196,7 @@ class FaultInjector:
             if not deck:
                 deck = self.rng.sample(KINDS, len(KINDS))
             kind = deck.pop()
-            self.done[kind] += 1
+            self.counts[kind] += 1
             self.say(f"{kind} (requests so far: {len(self.rig.callers.requests)})")
             await getattr(self, "_" + kind.replace(" ", "_"))()
         await asyncio.gather(*self._background)
@@ -328,7 +328,7 @@ async def verdict(rig: Rig, injector: FaultInjector) -> list[str]:
     evidence = Evidence(
         rig.callers.requests,
         attempts,
-        rig.results.told,
+        rig.results.records,
         injector.lossy,
         injector.stopped,
         injector.killed,
@@ -361,11 +361,11 @@ async def _is_empty(rig: Rig) -> bool:
 def summary(rig: Rig, injector: FaultInjector) -> str:
     requests = rig.callers.requests
     ends = Counter(request.final or f"answered {request.answered}" for request in requests)
-    codes = Counter(code for request in requests if request.final == "FAILED" for code in request.seen[-1].errors)
+    codes = Counter(code for request in requests if request.final == "FAILED" for code in request.states[-1].errors)
     attempts = Counter(attempt.how for replica in rig.replicas for attempt in replica.attempts())
     return (
         f"{len(requests)} requests: {dict(ends)}, failed by {dict(codes)}; attempts: {dict(attempts)};"
-        f" {len(rig.results.told)} messages; {dict(injector.done)}"
+        f" {len(rig.results.records)} messages; {dict(injector.counts)}"
     )
 
 

@@ -43,14 +43,14 @@ class AsyncCallers:
     requests: list[Request] = field(default_factory=list)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _looking: set[asyncio.Task[None]] = field(default_factory=set)
-    _stopping: bool = False
+    _is_stopping: bool = False
 
     def start(self) -> None:
         self._tasks = {asyncio.create_task(self._ask_until_stopped()) for _ in range(CALLERS)}
 
     async def stop(self) -> None:
         """Return when the last request is answered. They are looked up further."""
-        self._stopping = True
+        self._is_stopping = True
         await asyncio.gather(*self._tasks)
 
     @property
@@ -70,8 +70,8 @@ class AsyncCallers:
         await asyncio.gather(*self._looking, return_exceptions=True)
         for request in self.requests:
             if request.accepted:
-                count = len(request.seen)
-                while len(request.seen) == count:
+                count = len(request.states)
+                while len(request.states) == count:
                     await self._look(request)
                     await asyncio.sleep(0.012)
 
@@ -85,7 +85,7 @@ class AsyncCallers:
             return 0, None
 
     async def _ask_until_stopped(self) -> None:
-        while not self._stopping:
+        while not self._is_stopping:
             status = await self._make_one()
             await asyncio.sleep(self.rng.uniform(0.2, 0.7) if status else self.rng.uniform(0.5, 1.5))
 
@@ -128,7 +128,7 @@ class AsyncCallers:
             request.canceled = answer["canceled"]
 
     async def _look_until_ended(self, request: Request) -> None:
-        while sum(one.status in FINAL for one in request.seen) < DONE_AFTER:
+        while sum(one.status in FINAL for one in request.states) < DONE_AFTER:
             await asyncio.sleep(LOOK_EVERY_S * self.rng.uniform(0.5, 1.5))
             with contextlib.suppress(KeyError):
                 await self._look(request)
@@ -137,6 +137,6 @@ class AsyncCallers:
         status, answer = await self.ask("GET", f"/async_request/{request.id}")
         if status == 200:
             errors = tuple(error["code"] for error in answer["errors"])
-            request.seen.append(Seen(time.time(), answer["status"], errors))
+            request.states.append(Seen(time.time(), answer["status"], errors))
         elif status == 404:
-            request.seen.append(Seen(time.time(), MISSING))
+            request.states.append(Seen(time.time(), MISSING))

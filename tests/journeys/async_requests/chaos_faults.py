@@ -41,7 +41,7 @@ class Seen:
 class Request:
     """A caller's request, and the answers to it."""
 
-    asked: Mapping[str, Any]
+    model_input: Mapping[str, Any]
     """The `model_input`."""
     max_attempts: int
     webhook: bool
@@ -51,11 +51,11 @@ class Request:
     id: str = ""
     canceled: bool | None = None
     """The answer to the cancel; None without a cancel, or without its answer."""
-    seen: list[Seen] = field(default_factory=list)
+    states: list[Seen] = field(default_factory=list)
 
     @property
     def n(self) -> int:
-        return int(self.asked["n"])
+        return int(self.model_input["n"])
 
     @property
     def accepted(self) -> bool:
@@ -63,7 +63,7 @@ class Request:
 
     @property
     def final(self) -> str:
-        return self.seen[-1].status if self.seen and self.seen[-1].status in FINAL else ""
+        return self.states[-1].status if self.states and self.states[-1].status in FINAL else ""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Evidence:
 
     requests: Sequence[Request]
     attempts: Sequence[AttemptSeen]
-    told: Sequence[Told]
+    messages: Sequence[Told]
     lossy: Sequence[Span] = ()
     stopped: Sequence[Span] = ()
     killed: Sequence[float] = ()
@@ -108,7 +108,7 @@ def faults_of(evidence: Evidence) -> list[str]:
     for one in sorted(evidence.attempts, key=lambda one: one.began):
         attempts[one.id].append(one)
     messages_of: dict[str, list[Told]] = defaultdict(list)
-    for message in evidence.told:
+    for message in evidence.messages:
         messages_of[message.id].append(message)
     faults = [
         f"{request.id or request.n}: {fault} ({_story(request, attempts[request.id], messages_of[request.id])})"
@@ -135,12 +135,12 @@ def _of_request(
 
 
 def _of_statuses(request: Request, evidence: Evidence) -> Iterator[str]:
-    for before, after in pairwise(request.seen):
+    for before, after in pairwise(request.states):
         if before.status in FINAL and after.status in FINAL and before.status != after.status:
             yield f"ended twice: {before.status}, then {after.status}"
         elif RANK[after.status] < RANK[before.status] and not _touches(before.at, after.at, evidence.lossy):
             yield f"went from {before.status} to {after.status}"
-    if any(one.status == MISSING and not _touches(one.at, one.at, evidence.lossy) for one in request.seen):
+    if any(one.status == MISSING and not _touches(one.at, one.at, evidence.lossy) for one in request.states):
         yield "accepted, and not known later"
     if request.canceled and request.final != "CANCELED":
         yield f"canceled, and ended {request.final}"
@@ -165,7 +165,7 @@ def _of_attempts(request: Request, attempts: list[AttemptSeen], evidence: Eviden
 
 
 def _of_end(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -> Iterator[str]:
-    codes = request.seen[-1].errors
+    codes = request.states[-1].errors
     how = [one.how for one in attempts]
     good = [word for word in how if word in GOOD]
     match request.final:
@@ -215,7 +215,7 @@ def _of_failure(
 
 def _may_have_died_unseen(request: Request, attempts: list[AttemptSeen], evidence: Evidence) -> bool:
     """Return whether the last attempt may have been sent to a replica that was killed before it noted it."""
-    ended_at = next(one.at for one in request.seen if one.status in FINAL)
+    ended_at = next(one.at for one in request.states if one.status in FINAL)
     killed = any(request.asked_at <= at <= ended_at for at in evidence.replicas_killed)
     return killed and request.max_attempts not in {one.attempt for one in attempts}
 
@@ -232,11 +232,11 @@ def _of_messages(request: Request, attempts: list[AttemptSeen], messages: list[T
     contents = [(message.body["data"], message.body["errors"], message.body["request_id"]) for message in messages]
     if any(one != contents[0] for one in contents):
         yield "its messages differ"
-    good = [answer_of(dict(request.asked), one.attempt, one.how) for one in attempts if one.how in GOOD]
+    good = [answer_of(dict(request.model_input), one.attempt, one.how) for one in attempts if one.how in GOOD]
     for data, errors, id in contents[:1]:
         codes = tuple(error["code"] for error in errors)
-        if id != request.id or codes != request.seen[-1].errors:
-            yield f"its message says {id}, {codes}; its status {request.seen[-1].errors}"
+        if id != request.id or codes != request.states[-1].errors:
+            yield f"its message says {id}, {codes}; its status {request.states[-1].errors}"
         if request.final == "SUCCEEDED" and data not in good:
             yield "its message has another answer than its replica's"
         if request.final in ("FAILED", "EXPIRED") and data is not None:
@@ -249,12 +249,12 @@ def _touches(began: float, ended: float, spans: Sequence[Span]) -> bool:
 
 def _story(request: Request, attempts: list[AttemptSeen], messages: list[Told]) -> str:
     statuses: list[str] = []
-    for one in request.seen:
+    for one in request.states:
         if not statuses or statuses[-1].partition("@")[0] != one.status:
             statuses.append(f"{one.status}@{one.at % 1000:.2f}")
     ran = [f"{one.attempt}:{one.how}@{one.began % 1000:.2f}-{one.ended % 1000:.2f}" for one in attempts]
-    model_input = {name: value for name, value in request.asked.items() if name != "n"}
+    model_input = {name: value for name, value in request.model_input.items() if name != "n"}
     cancel = "" if request.canceled is None else f", cancel {request.canceled}"
-    codes = request.seen[-1].errors if request.seen else ()
+    codes = request.states[-1].errors if request.states else ()
     bound = f"{request.max_attempts} attempts at most"
     return f"{model_input}, {bound}{cancel}; {statuses} {codes}; ran {ran}; told {len(messages)}"

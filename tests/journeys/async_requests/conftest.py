@@ -89,7 +89,7 @@ async def make_scene(
         await scene.stage.until(lambda: _known(scene), "the proxy knows the deployment")
         if replicas:  # a call waits until the proxy knows them
             assert (await scene.ask("POST", f"{scene.path}/production/predict", {}))[0] == 200
-            model.seen.clear()
+            model.calls.clear()
         return scene
 
     return make

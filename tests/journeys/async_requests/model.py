@@ -28,9 +28,9 @@ class Seen:
 
 @dataclass
 class ModelServer:
-    """Start it, list `url` as a replica, read `seen`."""
+    """Start it, list `url` as a replica, read `calls`."""
 
-    seen: list[Seen] = field(default_factory=list)
+    calls: list[Seen] = field(default_factory=list)
     running: int = 0
     most_at_once: int = 0
     url: str = ""
@@ -55,13 +55,13 @@ class ModelServer:
         self._released.set()
 
     def attempts(self, request_id: str) -> list[int]:
-        return [one.attempt for one in self.seen if one.request_id == request_id]
+        return [one.attempt for one in self.calls if one.request_id == request_id]
 
     async def _predict(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         attempt = request.headers.get("x-async-attempt", "")
         id = request.headers["x-request-id"]
-        self.seen.append(Seen(id, int(attempt or 0), body, request.path, bool(attempt)))
+        self.calls.append(Seen(id, int(attempt or 0), body, request.path, bool(attempt)))
         self.running += 1
         self.most_at_once = max(self.most_at_once, self.running)
         try:

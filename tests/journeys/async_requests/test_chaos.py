@@ -45,7 +45,7 @@ DATA = {"n": 1, "attempt": 1, "filling": ""}
 
 def request(*statuses: str, errors: tuple[str, ...] = (), **changes: Any) -> Request:
     looks = [Seen(100.0 + at, status, errors) for at, status in enumerate(statuses or ("QUEUED", "SUCCEEDED"))]
-    defaults: dict[str, Any] = {"answered": 201, "id": "a", "seen": looks, "max_attempts": 2, "webhook": False}
+    defaults: dict[str, Any] = {"answered": 201, "id": "a", "states": looks, "max_attempts": 2, "webhook": False}
     return Request(ASKED, **(defaults | changes))
 
 

@@ -43,7 +43,7 @@ async def test_replica_gets_the_input_as_it_was_written_and_is_told_the_attempt(
 
     await scene.until_ended(id)
 
-    (call,) = scene.model.seen
+    (call,) = scene.model.calls
     assert call.body == b'{"b":1.10,  "a":"\\u00e4", "sleep_s":0}'
     assert (call.path, call.request_id, call.attempt) == ("/predict", id, 1)
 
@@ -96,7 +96,7 @@ async def test_requests_start_by_priority_and_then_by_age(make_scene: MakeScene)
 
     assert (figures["num_queued_requests"], figures["num_in_progress_requests"]) == (6, 1)
     assert figures["priorities"] == {"0": 2, "1": 2, "2": 2}
-    order = [call.request_id for call in scene.model.seen]
+    order = [call.request_id for call in scene.model.calls]
     assert order == [first, *(id for urgency in (0, 1, 2) for id, priority in submitted if priority == urgency)]
     assert scene.model.most_at_once == 1
     after = await scene.figures()
@@ -118,8 +118,8 @@ async def test_synchronous_calls_go_before_queued_requests(make_scene: MakeScene
 
     assert [status for status, _ in await asyncio.gather(*calls)] == [200] * 3
     await scene.ended()
-    assert [call.async_call for call in scene.model.seen] == [True] + [False] * 3 + [True] * 3
-    assert [call.request_id for call in scene.model.seen[4:]] == queued
+    assert [call.async_call for call in scene.model.calls] == [True] + [False] * 3 + [True] * 3
+    assert [call.request_id for call in scene.model.calls[4:]] == queued
 
 
 async def test_cancel_takes_what_is_queued_and_leaves_what_runs(make_scene: MakeScene) -> None:

@@ -30,7 +30,7 @@ async def test_parked_request_wakes_its_deployment_and_keeps_others_out(make_sce
     (message,) = await scene.until_received(id)
 
     assert (answer_status, answer["error_code"]) == (429, "CAPACITY_EXCEEDED")
-    assert hook.asked[0]["reason"] == "request"
+    assert hook.requests[0]["reason"] == "request"
     assert (state["status"], figures["num_queued_requests"]) == ("QUEUED", 1)
     assert message.verified(scene.secret)["data"] == "awake"
     await scene.submit({})
@@ -38,7 +38,7 @@ async def test_parked_request_wakes_its_deployment_and_keeps_others_out(make_sce
 
 
 async def _woken(hook: WakeHook) -> bool:
-    return bool(hook.asked)
+    return bool(hook.requests)
 
 
 async def test_request_that_found_no_replica_expires(make_scene: MakeScene) -> None:
@@ -56,7 +56,7 @@ async def test_request_that_found_no_replica_expires(make_scene: MakeScene) -> N
     assert (state["webhook_status"], state_told["webhook_status"]) == ("NO_WEBHOOK_PROVIDED", "SUCCEEDED")
     result = message.verified(scene.secret)
     assert (result["data"], result["errors"]) == (None, state_told["errors"])
-    assert scene.model.seen == []
+    assert scene.model.calls == []
 
 
 async def test_result_that_is_refused_is_sent_again_with_the_same_id(scene: AsyncScene) -> None:

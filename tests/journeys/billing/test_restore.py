@@ -47,7 +47,7 @@ class RestoreScenario:
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.group = self.kept = self.revoked = self.created_after_backup = ""
+        self.group = self.kept_key = self.revoked_key = self.created_after_backup = ""
         self.answered: Counter[str] = Counter()
 
     async def back_up_between_changes(self, save: Callable[[], None]) -> None:
@@ -55,17 +55,17 @@ class RestoreScenario:
         operator = self.stage.operator
         await operator.endpoint(stage.slug, await operator.model(stage.name, stage.upstream.url))
         self.group = await operator.group(stage.name, models(stage.slug, ("REQUEST", "DAY", 1000)))
-        self.kept = await operator.key(self.group)
-        self.revoked = await operator.key(self.group)
-        await self.call(self.kept, 2)
-        await self.call(self.revoked, 1)
-        await operator.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked.split('.')[0]}")
-        await self.until_refused(self.revoked)
+        self.kept_key = await operator.key(self.group)
+        self.revoked_key = await operator.key(self.group)
+        await self.call(self.kept_key, 2)
+        await self.call(self.revoked_key, 1)
+        await operator.call("DELETE", f"/v1/gateway/groups/{self.group}/api_keys/{self.revoked_key.split('.')[0]}")
+        await self.until_refused(self.revoked_key)
         await stage.events_of(stage.name, self.answered.total())
         save()
         self.created_after_backup = await operator.key(self.group)
         await self.call(self.created_after_backup, 4)
-        await self.call(self.kept, 3)
+        await self.call(self.kept_key, 3)
         await operator.call(
             "PATCH", f"/v1/gateway/groups/{self.group}", {"models": models(stage.slug, ("REQUEST", "DAY", 7))}
         )
@@ -94,8 +94,8 @@ class RestoreScenario:
     async def assert_backup_applies_and_no_event_is_lost(self) -> None:
         stage = self.stage
         await self.until_refused(self.created_after_backup)
-        assert await self.status_of(self.revoked) == 403
-        assert await self.status_of(self.kept) == 200, "the limit set after the backup no longer applies"
+        assert await self.status_of(self.revoked_key) == 403
+        assert await self.status_of(self.kept_key) == 200, "the limit set after the backup no longer applies"
         events = await stage.events_of(stage.name, self.answered.total())
         keys = [event["idempotencyKey"] for event in events]
         assert len(keys) == len(set(keys))
@@ -275,7 +275,7 @@ async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_a
                 lambda: postgres_tool(server, "pg_dump", "--format=custom", f"--file={dump}", "tollgate")
             )
             await server.drop_database("tollgate")
-            assert await scenario.status_of(scenario.kept) == 429, "the last policy applies without the database"
+            assert await scenario.status_of(scenario.kept_key) == 429, "the last policy applies without the database"
             running.stop("control")
             await server.create_database("tollgate", "template0")
             postgres_tool(server, "pg_restore", "--dbname=tollgate", dump)

@@ -72,7 +72,7 @@ class SettlementScenario:
         return statuses
 
     async def disconnect_before_the_first_byte(self) -> None:
-        waiting_before = self.upstream.gate.waiting
+        waiting_before = self.upstream.gate.arrivals
 
         async def wait(account: Account) -> None:
             async with self.request(account, "waits", Tokens(input=9, output=9, cached_input=0)):
@@ -101,7 +101,7 @@ class SettlementScenario:
                 answer.close()
 
     async def _waiting_at_the_gate(self, count: int) -> bool:
-        return self.upstream.gate.waiting == count
+        return self.upstream.gate.arrivals == count
 
     async def check(self) -> dict[str, list[Event]]:
         """Check events, usage and reservations once everything is settled. Return the events by account."""

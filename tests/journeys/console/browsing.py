@@ -47,14 +47,14 @@ class Faults:
     """The faults of a context: errors on its console, failed scripts, calls of other hosts, answers of 5xx."""
 
     origin: str
-    seen: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
 
     def expect(self, *parts: str) -> None:
         """Take out the faults that a test caused on purpose; each part must be in one."""
         for part in parts:
-            meant = [fault for fault in self.seen if part in fault]
-            assert meant, f"no fault with {part!r}: {self.seen}"
-            self.seen = [fault for fault in self.seen if part not in fault]
+            meant = [fault for fault in self.texts if part in fault]
+            assert meant, f"no fault with {part!r}: {self.texts}"
+            self.texts = [fault for fault in self.texts if part not in fault]
 
     def watch(self, context: BrowserContext) -> None:
         context.on("console", self._on_console)
@@ -64,19 +64,19 @@ class Faults:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not _REFUSED.match(message.text):
-            self.seen.append(f"console: {message.text}")
+            self.texts.append(f"console: {message.text}")
 
     def _on_error(self, error: WebError) -> None:
-        self.seen.append(f"script: {error.error}")
+        self.texts.append(f"script: {error.error}")
 
     def _on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme != "data" and f"{parts.scheme}://{parts.netloc}" != self.origin:
-            self.seen.append(f"another host: {request.url}")
+            self.texts.append(f"another host: {request.url}")
 
     def _on_response(self, response: Response) -> None:
         if response.status >= 500:
-            self.seen.append(f"answer: {response.status} {response.url}")
+            self.texts.append(f"answer: {response.status} {response.url}")
 
 
 @asynccontextmanager

@@ -70,7 +70,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def watched(browser: Browser, place: Place) -> AsyncIterator[tuple[BrowserContext, Faults]]:
     async with watched_context(browser, place.product.control) as (context, faults):
         yield context, faults
-    assert faults.seen == []
+    assert faults.texts == []
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
                         if name != "login":
                             page, _ = logged_in["customer" if name == "usage" else "workspace"]
                             await shoot(page, f"/console/{name}", f"{name}-{form}")
-                    faults += [f"{form}: {fault}" for _, watch in logged_in.values() for fault in watch.seen]
+                    faults += [f"{form}: {fault}" for _, watch in logged_in.values() for fault in watch.texts]
     return faults
 
 

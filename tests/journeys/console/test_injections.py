@@ -50,7 +50,7 @@ class Hostile:
     place: Place
     operator: OperatorClient
     session: aiohttp.ClientSession
-    taken: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[str, list[str]] = field(default_factory=dict)
     """The texts that the API took, by what they name."""
     ids: dict[str, str] = field(default_factory=dict)
     key: str = ""
@@ -69,7 +69,7 @@ class Hostile:
                     status, answer = await self.operator.ask(method, path, make(text))
             assert status in (200, 400), f"{what} {text!r}: {status} {answer}"
             if status == 200:
-                self.taken.setdefault(what, []).append(text)
+                self.texts.setdefault(what, []).append(text)
             return answer if status == 200 else None
 
         return [answer for answer in await asyncio.gather(*map(write, texts)) if answer is not None]
@@ -180,7 +180,7 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
     assert dialogs == []
     for name in ("groups", "models", "async"):
         kind = {"async": "models"}.get(name, name)  # its page shows 20 models, one of them none of these
-        missing = [text for text in hostile.taken[kind][:19] if text not in text_of[name]]
+        missing = [text for text in hostile.texts[kind][:19] if text not in text_of[name]]
         assert missing == [], f"{name} does not show them as they are"
 
 

@@ -86,7 +86,7 @@ async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, f
         await eventually(lambda: framed.url, "the frame has an address")  # Playwright may learn it after the page
         assert framed.url == "chrome-error://chromewebdata/"
         await eventually(
-            lambda: [one for one in faults.seen if "frame-ancestors" in one], "the refusal is on the console"
+            lambda: [one for one in faults.texts if "frame-ancestors" in one], "the refusal is on the console"
         )
     faults.expect("another host", "frame-ancestors")
 

@@ -52,7 +52,7 @@ class Load:
     stage: Stage
     key: str
     results: list[CallResult] = field(default_factory=list)
-    _stopping: bool = False
+    _is_stopping: bool = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -60,11 +60,11 @@ class Load:
         try:
             yield
         finally:
-            self._stopping = True
+            self._is_stopping = True
             await asyncio.gather(*callers)
 
     async def _call_until_stopped(self) -> None:
-        while not self._stopping:
+        while not self._is_stopping:
             await self.call()
             await asyncio.sleep(0.01)
 

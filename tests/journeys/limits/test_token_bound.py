@@ -121,12 +121,12 @@ class Crowd:
     async def all_at_once(self, path: str, body: dict[str, Any], upstream: ScriptedUpstream) -> list[int]:
         """Make the calls; let none end before each of them is refused or held by the upstream."""
         upstream.gate.close()
-        arrivals_before = upstream.gate.waiting
+        arrivals_before = upstream.gate.arrivals
         self.refused = 0
         calls = [asyncio.create_task(self.call(path, body)) for _ in range(CALLERS)]
 
         async def are_decided() -> bool:
-            return upstream.gate.waiting - arrivals_before + self.refused >= CALLERS
+            return upstream.gate.arrivals - arrivals_before + self.refused >= CALLERS
 
         await self._stage.until(are_decided, "every call was refused or is on its way")
         upstream.gate.open()

@@ -34,7 +34,7 @@ async def test_cold_call_scales_a_deployment_from_zero_and_idleness_scales_it_ba
         async def is_scaled_to_zero() -> bool:
             return kubernetes.replicas == 0
 
-        await stage.until(is_scaled_up, f"a pod is wanted: {scaler.said}")
+        await stage.until(is_scaled_up, f"a pod is wanted: {scaler.output}")
         words = (sys.executable, "-m", "tests.model_server", "--port", str(port))
         server = await asyncio.create_subprocess_exec(*words, preexec_fn=tie_to_parent())
         try:

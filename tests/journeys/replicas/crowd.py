@@ -23,7 +23,7 @@ class WakeHook:
     """The operator's hook: counts how often it was asked to wake the deployment."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.url = ""
 
     async def start(self) -> None:
@@ -36,7 +36,7 @@ class WakeHook:
         self.url = f"http://127.0.0.1:{port}/wake/secret"
 
     async def _asked(self, request: web.Request) -> web.Response:
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         return web.Response(status=202)
 
     async def stop(self) -> None:

@@ -41,7 +41,7 @@ class Fleet:
     live: list[ModelServerProcess] = field(default_factory=list)
     ended: dict[str, int] = field(default_factory=dict)
     """Statuses by request id."""
-    stopping: bool = False
+    is_stopping: bool = False
 
     async def list_replicas(self) -> None:
         """Put the list of replicas until control takes it: it may be dead for a moment."""
@@ -57,7 +57,7 @@ class Fleet:
 
     async def call_until_stopped(self, caller: int) -> None:
         call_count = 0
-        while not self.stopping:
+        while not self.is_stopping:
             call_count += 1
             group = self.rng.choice((*GROUPS, "direct"))
             status = await self.call(group, f"{group}.{caller}.{call_count}")
@@ -147,7 +147,7 @@ async def _chaos(fleet: Fleet, seconds: float) -> None:
     while asyncio.get_running_loop().time() < ends_at:
         await asyncio.sleep(fleet.rng.uniform(0.3, 1.5))
         counts[await fleet.disturb()] += 1
-    fleet.stopping = True
+    fleet.is_stopping = True
     await asyncio.gather(*callers)
     await stage.until(stage.all_parts_ready, "all processes run again")
     await fleet.list_replicas()
@@ -196,7 +196,7 @@ async def test_parked_calls_outlive_control_and_redis_and_are_woken_afterwards(
     crowd.arrive()
     await stage.control_is_back()
     await crowd.until_parked(TOTAL)
-    await stage.until(lambda: _value(hook.asked), "the hook is asked after control came back")
+    await stage.until(lambda: _value(hook.requests), "the hook is asked after control came back")
     for pid in (*stage.product.processes("redis-server"), *stage.product.processes("-m control --")):
         os.kill(pid, signal.SIGKILL)
     await stage.control_is_back()

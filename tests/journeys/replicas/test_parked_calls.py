@@ -13,7 +13,7 @@ async def test_parked_calls_are_woken_once_start_in_turn_and_are_each_answered_a
     stage = crowd.stage
     crowd.arrive()
     await crowd.until_parked(TOTAL)
-    await stage.until(lambda: _value(hook.asked), "the hook is asked")
+    await stage.until(lambda: _value(hook.requests), "the hook is asked")
     assert (await stage.operator.call("GET", crowd.deployment))["status"] == "WAKING_UP"
 
     server = servers.start(healthy=False, delay_s=0.02)
@@ -23,8 +23,8 @@ async def test_parked_calls_are_woken_once_start_in_turn_and_are_each_answered_a
     server.become_healthy()
     assert await crowd.all_ended() == {200: TOTAL}
 
-    assert len(hook.asked) == 1, "asked for once per need, not per call and not per worker"
-    assert hook.asked[0]["reason"] == "request"
+    assert len(hook.requests) == 1, "asked for once per need, not per call and not per worker"
+    assert hook.requests[0]["reason"] == "request"
     received = [id.partition(".")[0] for id in server.received()]
     assert Counter(servers.received().values()) == {1: TOTAL}, "no call was sent twice"
     quiet_ended = max(place for place, group in enumerate(received) if group != "noisy")

@@ -19,14 +19,14 @@ class SteadyCalls:
         self._stage = stage
         self._key = key
         self.statuses: Counter[int] = Counter()
-        self._stopping = False
-        self._made = 0
+        self._is_stopping = False
+        self._call_count = 0
         self._tasks = [asyncio.create_task(self._call_until_stopped()) for _ in range(CALLERS)]
 
     async def _call_until_stopped(self) -> None:
-        while not self._stopping:
-            self._made += 1
-            headers = {"Authorization": f"Bearer {self._key}", "X-Request-Id": f"steady.{self._made}"}
+        while not self._is_stopping:
+            self._call_count += 1
+            headers = {"Authorization": f"Bearer {self._key}", "X-Request-Id": f"steady.{self._call_count}"}
             body = {"model": self._stage.slug, "messages": [{"role": "user", "content": "Hello"}]}
             url = self._stage.product.proxy + "/v1/chat/completions"
             async with self._stage.session.post(url, json=body, headers=headers) as answer:
@@ -34,7 +34,7 @@ class SteadyCalls:
                 self.statuses[answer.status] += 1
 
     async def stop(self) -> Counter[int]:
-        self._stopping = True
+        self._is_stopping = True
         await asyncio.gather(*self._tasks)
         return self.statuses
 

@@ -32,11 +32,11 @@ async def test_calls_parked_on_two_machines_are_woken_once_and_all_are_answered(
     await crowd.until_parked(TOTAL)
 
     async def asked() -> list[Any]:
-        return hook.asked
+        return hook.requests
 
     await stage.until(asked, "the hook is asked")
     server = servers.start()
     await stage.operator.call("PUT", f"{crowd.deployment}/replicas", {"replicas": [server.url]})
     assert await crowd.all_ended() == {200: TOTAL}
-    assert len(hook.asked) == 1
+    assert len(hook.requests) == 1
     assert Counter(servers.received().values()) == {1: TOTAL}

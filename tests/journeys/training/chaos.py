@@ -76,8 +76,8 @@ class Rig:
     rng: random.Random
     say: Say
     jobs: list[Asked] = field(default_factory=list)
-    done: Counter[str] = field(default_factory=Counter)
-    _made: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    _job_count: int = 0
 
     @property
     def product(self) -> Product:
@@ -86,8 +86,8 @@ class Rig:
     async def owner(self, ends: asyncio.Event) -> None:
         """Ask for one job after the other, and look at each until it ends."""
         while not ends.is_set():
-            self._made += 1
-            job = Asked(f"job-{self._made}", self.rng.randint(1, 40), self.rng.choice((0, 0, 3)))
+            self._job_count += 1
+            job = Asked(f"job-{self._job_count}", self.rng.randint(1, 40), self.rng.choice((0, 0, 3)))
             await self._create(job)
             while job.id and not job.ended and not ends.is_set():
                 await self.look(job)
@@ -135,7 +135,7 @@ async def inject(rig: Rig, seconds: float) -> None:
     while loop.time() < ends_at:
         await asyncio.sleep(rig.rng.uniform(*PAUSE_S))
         kind = rig.rng.choice(KINDS)
-        rig.done[kind] += 1
+        rig.counts[kind] += 1
         rig.say(f"{kind} (jobs so far: {len(rig.jobs)})")
         await _disturb(rig, kind)
 
@@ -165,7 +165,7 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
         ends.set()
         await asyncio.gather(*owners)
         faults = await verdict(rig)
-        say(f"{len(rig.jobs)} jobs: {dict(Counter(job.ended[0] for job in rig.jobs if job.ended))}; {dict(rig.done)}")
+        say(f"{len(rig.jobs)} jobs: {dict(Counter(job.ended[0] for job in rig.jobs if job.ended))}; {dict(rig.counts)}")
         return faults
 
 
@@ -201,7 +201,7 @@ async def verdict(rig: Rig) -> list[str]:
     jobs = [(job, Job(rig.training, job.id)) for job in rig.jobs]
     for job, job_view in jobs:
         job.log = await job_view.lines()
-    was_restarted = bool(rig.done["restart"])
+    was_restarted = bool(rig.counts["restart"])
     return [
         *faults,
         *(fault for job, _ in jobs for fault in faults_of(job, was_restarted)),

@@ -53,7 +53,7 @@ async def billed_after_disconnect(rig: PathRig, *pieces: bytes) -> Tokens:
     upstream = streamed(*pieces, asyncio.Event())
     rig.upstream.will(upstream)
     call = asyncio.create_task(rig.pipeline.handle(asking(stream=True, max_tokens=CAP), FakeOutgoing()))
-    await asyncio.wait_for(upstream.waiting.wait(), PATIENCE_S)
+    await asyncio.wait_for(upstream.wait_start.wait(), PATIENCE_S)
     call.cancel()
     await asyncio.wait([call])
     return rig.journal.closed[-1].tokens

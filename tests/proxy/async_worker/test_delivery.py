@@ -28,7 +28,7 @@ class ScriptedTeller:
     """A receiver per URL: `trouble` says what is wrong with it; one in `hangs` never answers."""
 
     def __init__(self) -> None:
-        self.told: list[Delivery] = []
+        self.deliveries: list[Delivery] = []
         self.trouble: dict[str, str] = {}
         self.hangs: set[str] = set()
         self.cancelled = 0
@@ -37,7 +37,7 @@ class ScriptedTeller:
         self.on_answer: Callable[[], object] = lambda: None
 
     async def tell(self, delivery: Delivery) -> str:
-        self.told.append(delivery)
+        self.deliveries.append(delivery)
         await asyncio.sleep(0)
         self.on_answer()
         if delivery.answer is not None and self.answer_missing > 0:
@@ -136,7 +136,7 @@ async def test_an_accepted_delivery_ends_the_request(world: World) -> None:
     await world.sweep()
     state = await world.until(Status.SUCCEEDED)
     assert (state.webhook_status, state.errors) == (WebhookStatus.SUCCEEDED, ())
-    assert [(one.request_id, one.attempt, one.holder) for one in world.teller.told] == [("req_1", 1, "one")]
+    assert [(one.request_id, one.attempt, one.holder) for one in world.teller.deliveries] == [("req_1", 1, "one")]
     assert world.counted() == ({"delivered": 1}, Counter({"SUCCEEDED": 1}))
 
 
@@ -163,8 +163,8 @@ async def test_a_refused_delivery_is_tried_five_times_over_ten_minutes(
         if due_s:
             world.clock.move(due_s - 1 - (world.clock() - ENDED_MS) / 1000)
             await world.sweep()
-            await until_still(lambda: len(world.teller.told))
-            assert len(world.teller.told) == tries - 1
+            await until_still(lambda: len(world.teller.deliveries))
+            assert len(world.teller.deliveries) == tries - 1
             world.clock.move(1)
         await world.sweep()
         await eventually(partial(is_recorded, tries))
@@ -179,7 +179,7 @@ async def test_a_receiver_that_hangs_delays_no_other_workspace(world: World) -> 
     for number in range(200):
         await end_request(world.queue, f"hang-{number}", HANGS)
     await world.sweep()
-    await eventually(lambda: len(world.teller.told) > 5)
+    await eventually(lambda: len(world.teller.deliveries) > 5)
     for number in range(50):
         await end_request(world.queue, f"fine-{number}", URL, "ws_2")
     await world.sweep()
@@ -202,12 +202,12 @@ async def test_a_delivery_that_another_process_has_taken_over_is_abandoned(world
     world.teller.hangs.add(URL)
     await end_request(world.queue)
     await world.sweep()
-    await eventually(lambda: world.teller.told)
+    await eventually(lambda: world.teller.deliveries)
     world.clock.move(LEASE_S + 1)  # this process stood still
     await world.queue.sweep("ws_1")
     second = await world.queue.next_delivery("ws_1", "two")
     assert second is not None
-    assert second.request_id == world.teller.told[0].request_id
+    assert second.request_id == world.teller.deliveries[0].request_id
     await eventually(lambda: world.teller.cancelled == 1)
     assert await world.queue.delivered(second)
     assert (await world.state()).status is Status.FAILED
@@ -223,7 +223,7 @@ async def test_a_result_is_recorded_when_the_queue_answers_again(world: World) -
     assert world.counted() == ({}, Counter())
     world.queue.unavailable = False
     await world.until(Status.FAILED)
-    assert len(world.teller.told) == 1
+    assert len(world.teller.deliveries) == 1
     assert world.counted() == ({"delivered": 1}, Counter({"FAILED": 1}))
 
 
@@ -263,8 +263,8 @@ async def test_an_answer_that_is_lost_is_told_as_a_failure_and_stays_one(world: 
     state = await world.until(Status.FAILED)
     assert state.webhook_status is WebhookStatus.SUCCEEDED
     assert [error.code for error in state.errors] == ["INTERNAL_SERVER_ERROR"]
-    assert [one.status for one in world.teller.told[2:]] == [Status.FAILED, Status.FAILED]
-    assert world.teller.told[2].errors == world.teller.told[3].errors == state.errors
+    assert [one.status for one in world.teller.deliveries[2:]] == [Status.FAILED, Status.FAILED]
+    assert world.teller.deliveries[2].errors == world.teller.deliveries[3].errors == state.errors
     assert world.counted() == ({"failed": 1, "delivered": 1}, Counter({"FAILED": 1}))
 
 
@@ -297,16 +297,16 @@ async def test_draining_lets_deliveries_end_and_hands_the_rest_back(world: World
     for number in range(60):
         await end_request(world.queue, f"hang-{number}", HANGS)
     await world.sweep()
-    await eventually(lambda: world.teller.told)
+    await eventually(lambda: world.teller.deliveries)
     await asyncio.sleep(0.05)
-    deliveries_begun = len(world.teller.told)
+    deliveries_begun = len(world.teller.deliveries)
     await end_request(world.queue, "late")
     await asyncio.wait_for(world.deliveries.drain(0.05), 20)
     assert world.teller.cancelled == deliveries_begun
     world.teller.hangs.clear()
     world.deliveries.due("ws_1")
     await asyncio.sleep(0.05)
-    assert len(world.teller.told) == deliveries_begun, "takes no more"
+    assert len(world.teller.deliveries) == deliveries_begun, "takes no more"
     world.deliveries = world.process("two")
     async with running(world.deliveries):
         await world.sweep()  # at once: no lease has ended

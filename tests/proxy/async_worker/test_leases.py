@@ -12,20 +12,20 @@ class Renewals:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.asked: list[list[str]] = []
-        self.lost: list[str] = []
+        self.renewals: list[list[str]] = []
+        self.losses: list[str] = []
         self.unavailable = False
         self.hangs = False
         self.leases: Leases[str] = Leases(self.renew, lambda: self.now)
         self.given_up: list[str] = []
 
     async def renew(self, request_ids: Collection[str]) -> Collection[str]:
-        self.asked.append(list(request_ids))
+        self.renewals.append(list(request_ids))
         if self.hangs:
             await asyncio.Event().wait()
         if self.unavailable:
             raise QueueUnavailableError
-        return self.lost
+        return self.losses
 
     def hold(self, *names: str) -> None:
         for name in names:
@@ -35,13 +35,13 @@ class Renewals:
 async def test_all_that_is_held_is_renewed_at_once_and_what_is_lost_is_told() -> None:
     queue = Renewals()
     assert await queue.leases.renew()
-    assert queue.asked == [], "nothing is held"
+    assert queue.renewals == [], "nothing is held"
     queue.hold("a", "b", "c")
     queue.leases.release("c")
-    queue.lost = ["b"]
+    queue.losses = ["b"]
     assert await queue.leases.renew()
     assert await queue.leases.renew()
-    assert queue.asked == [["a", "b"], ["a"]]
+    assert queue.renewals == [["a", "b"], ["a"]]
     assert queue.given_up == ["b"]
 
 

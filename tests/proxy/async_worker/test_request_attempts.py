@@ -61,7 +61,7 @@ async def test_payload_is_released_when_it_is_written(rig: Rig) -> None:
     rig.upstream.will(asyncio.Event())
     await rig.submit(model_input=b"x" * 1000)
     await rig.sweep()
-    await rig.eventually(rig.upstream.waiting.is_set)
+    await rig.eventually(rig.upstream.wait_start.is_set)
     assert (rig.places.taken, rig.places.unsent_bytes) == (1, 0)
 
 
@@ -195,7 +195,7 @@ async def test_lost_attempt_closes_its_connection_and_changes_nothing(rig: Rig) 
     rig.upstream.will(reply)
     id = await rig.submit(attempts=2)
     await rig.sweep()
-    await rig.eventually(reply.waiting.is_set)
+    await rig.eventually(reply.wait_start.is_set)
     rig.skew_ms = int(LEASE_S * 1000) + 1
     await rig.queue.sweep("w1")  # another process takes it back
     assert rig.phase(id) is Phase.PAUSED
@@ -282,5 +282,5 @@ async def test_log_of_the_deployment_gets_a_line_per_attempt(rig: Rig) -> None:
     rig.upstream.will(answer(status=503), UpstreamResetError("x"), answer(OK))
     await rig.until(Status.SUCCEEDED, await rig.submit())
     await turns(5)
-    ends = [message["call"] for message in rig.replicas.said if message["is"] == "ended" and message["call"]]
+    ends = [message["call"] for message in rig.replicas.messages if message["is"] == "ended" and message["call"]]
     assert [(end["path"], end["status"]) for end in ends] == [("/predict", 503), ("/predict", 502), ("/predict", 200)]

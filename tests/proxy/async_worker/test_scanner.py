@@ -25,7 +25,7 @@ class ScriptedQueue(FakeAsyncQueue):
         self.names = ["w1"]
         self.work: dict[str, Work] = {}
         self.swept: list[str] = []
-        self.asked = 0
+        self.listings = 0
         self.hinted: asyncio.Queue[str] = asyncio.Queue()
 
     async def queue_hints(self) -> AsyncIterator[str]:
@@ -33,7 +33,7 @@ class ScriptedQueue(FakeAsyncQueue):
             yield await self.hinted.get()
 
     async def workspaces(self) -> Sequence[str]:
-        self.asked += 1
+        self.listings += 1
         if self.unavailable:
             raise QueueUnavailableError
         return self.names
@@ -70,14 +70,14 @@ async def test_hint_has_its_workspace_swept_and_no_other(queue: ScriptedQueue) -
         await eventually(lambda: "w2" in queue.swept)
         await asyncio.sleep(0.05)
     assert queue.swept == ["w1", "w2"], "hints that arrive together share a sweep"
-    assert queue.asked == 1
+    assert queue.listings == 1
 
 
 async def test_everything_is_swept_without_hints(queue: ScriptedQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.03)
     queue.names = [f"w{number}" for number in range(20)]
     async with scanning(queue) as sweeps:
-        await eventually(lambda: queue.asked >= 3)
+        await eventually(lambda: queue.listings >= 3)
         queue.names = []
         await eventually(lambda: sweeps[-1][1] is module.NOTHING, "workspaces that have nothing left are told of")
     assert set(queue.swept) == {f"w{number}" for number in range(20)}
@@ -85,9 +85,9 @@ async def test_everything_is_swept_without_hints(queue: ScriptedQueue, monkeypat
 
 async def test_new_subscription_may_have_missed_hints(queue: ScriptedQueue) -> None:
     async with scanning(queue):
-        await eventually(lambda: queue.asked == 1)
+        await eventually(lambda: queue.listings == 1)
         queue.hinted.put_nowait("")
-        await eventually(lambda: queue.asked == 2)
+        await eventually(lambda: queue.listings == 2)
 
 
 async def test_what_is_due_before_the_next_scan_is_swept_then(queue: ScriptedQueue) -> None:

@@ -18,11 +18,11 @@ SKIPS_IDLE_TIME = True
 class RecordingQueue(FakeAsyncQueue):
     def __init__(self) -> None:
         super().__init__(lambda: 0)
-        self.told: list[tuple[DeploymentRef, bool]] = []
+        self.reports: list[tuple[DeploymentRef, bool]] = []
 
     async def report_standing(self, deployment: DeploymentRef, ready: bool) -> None:
         await super().report_standing(deployment, ready)
-        self.told.append((deployment, ready))
+        self.reports.append((deployment, ready))
 
 
 class World:
@@ -48,16 +48,16 @@ async def test_changes_are_told_and_repetitions_are_not(world: World) -> None:
         world.standings.tell(D1, ready)
         await asyncio.sleep(0.001)
     world.standings.tell(D2, False)
-    await eventually(lambda: len(world.queue.told) == 3)
-    assert world.queue.told == [(D1, False), (D1, True), (D2, False)]
+    await eventually(lambda: len(world.queue.reports) == 3)
+    assert world.queue.reports == [(D1, False), (D1, True), (D2, False)]
 
 
 async def test_mark_is_kept_up_for_those_that_ask(world: World) -> None:
     world.asking = [D1]
     world.standings.tell(D1, False)
     world.standings.tell(D2, False)
-    await eventually(lambda: world.queue.told.count((D1, False)) >= 3)
-    assert world.queue.told.count((D2, False)) == 1
+    await eventually(lambda: world.queue.reports.count((D1, False)) >= 3)
+    assert world.queue.reports.count((D2, False)) == 1
 
 
 async def test_queue_that_is_away_is_told_later(world: World) -> None:
@@ -66,4 +66,4 @@ async def test_queue_that_is_away_is_told_later(world: World) -> None:
     world.standings.tell(D1, True)
     await asyncio.sleep(0.05)
     world.queue.unavailable = False
-    await eventually(lambda: world.queue.told)
+    await eventually(lambda: world.queue.reports)

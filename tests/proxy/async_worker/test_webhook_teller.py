@@ -32,13 +32,13 @@ OLD = "whsec_ZmVkY2JhOTg3NjU0MzIxMGZlZGNiYTk4NzY1NDMyMTA="
 
 
 class Chunks:
-    """Stored answers. `lost`: numbers of chunks that are gone, from the so manieth read on."""
+    """Stored answers. `gaps`: numbers of chunks that are gone, from the so manieth read on."""
 
     def __init__(self) -> None:
         self.stored: list[bytes] = []
         self.reads = 0
-        self.lost: set[int] = set()
-        self.lost_from_read = 0
+        self.gaps: set[int] = set()
+        self.gaps_from_read = 0
         self.unavailable = False
 
     async def chunk(self, delivery: Delivery, number: int) -> bytes | None:
@@ -46,7 +46,7 @@ class Chunks:
         await asyncio.sleep(0)
         if self.unavailable:
             raise QueueUnavailableError
-        return None if number in self.lost and self.reads > self.lost_from_read else self.stored[number]
+        return None if number in self.gaps and self.reads > self.gaps_from_read else self.stored[number]
 
 
 class World:
@@ -244,8 +244,8 @@ async def test_a_result_of_which_something_is_missing_is_not_sent_in_part(read_b
     """Lost before the result was signed, or between that and sending."""
     world = World()
     half = b"x" * SMALL_BYTES
-    world.chunks.lost = {1}
-    world.chunks.lost_from_read = read_before
+    world.chunks.gaps = {1}
+    world.chunks.gaps_from_read = read_before
     one = world.delivery(b'"' + half, half, half, half + b'"')
     with pytest.raises(AnswerLostError):
         await world.tell(one)

@@ -34,17 +34,17 @@ class FirstDescriptor:
 
 
 class CannedTransport(asyncio.Transport):
-    """Hands what the product writes to `sent`. Never full, and open until the end."""
+    """Hands what the product writes to `on_bytes`. Never full, and open until the end."""
 
     def __init__(self, on_bytes: Callable[[bytes], None]) -> None:
         super().__init__({"socket": FirstDescriptor()})
-        self.sent = on_bytes
+        self.on_bytes = on_bytes
 
     def write(self, data: Any) -> None:
-        self.sent(data)
+        self.on_bytes(data)
 
     def writelines(self, list_of_data: Any) -> None:
-        self.sent(b"".join(list_of_data))
+        self.on_bytes(b"".join(list_of_data))
 
     def is_closing(self) -> bool:
         return False
@@ -75,12 +75,12 @@ class CannedCaller:
         self, buffer: memoryview, connection: asyncio.BufferedProtocol, request: bytes, calls: int, ending: bytes = b""
     ) -> None:
         self._request = request
-        self._left = calls
+        self._remainder = calls
         self._ending = ending
         self._buffer = buffer
         self._connection = connection
         self._loop = cast("CannedLoop", asyncio.get_running_loop())
-        self.done: asyncio.Future[None] = self._loop.create_future()
+        self.end: asyncio.Future[None] = self._loop.create_future()
         self.answers: list[bytes] = []
         """The first and the last one."""
         connection.connection_made(CannedTransport(self._answered))
@@ -94,14 +94,14 @@ class CannedCaller:
     def _answered(self, data: bytes) -> None:
         if not data.endswith(self._ending):
             return
-        self._left -= 1
+        self._remainder -= 1
         self._loop.call_answered()
-        if not self.answers or not self._left:
+        if not self.answers or not self._remainder:
             self.answers.append(data)
-        if self._left:
+        if self._remainder:
             self._loop.call_soon(self._send)
         else:
-            self.done.set_result(None)
+            self.end.set_result(None)
 
 
 class CannedEgress:

@@ -183,7 +183,7 @@ class CannedWorker:
         server = self.server
         callers = [CannedCaller(buffer, Connection(server), request, calls, ending) for _ in range(CALLERS)]
         for caller in callers:
-            await caller.done
+            await caller.end
         return callers
 
 

@@ -151,55 +151,55 @@ class AnswerOfAnyForm:
 
     def __init__(self, unread: UnreadAnswer) -> None:
         self._unread = unread
-        self.chosen: AnswerReader | None = None
+        self.reader: AnswerReader | None = None
 
     @property
     def reported(self) -> Reported:
-        return NOTHING_REPORTED if self.chosen is None else self.chosen.reported
+        return NOTHING_REPORTED if self.reader is None else self.reader.reported
 
     @property
     def failed(self) -> bool:
-        return self.chosen is not None and self.chosen.failed
+        return self.reader is not None and self.reader.failed
 
     @property
     def unknown_stop(self) -> str:
-        return "" if self.chosen is None else self.chosen.unknown_stop
+        return "" if self.reader is None else self.reader.unknown_stop
 
     @property
     def streams(self) -> bool:
-        return self.chosen is not None and self.chosen.streams
+        return self.reader is not None and self.reader.streams
 
     @property
     def ended(self) -> bool:
-        return self.chosen is not None and self.chosen.ended
+        return self.reader is not None and self.reader.ended
 
     @property
     def flows(self) -> bool:
-        return self.chosen is not None and self.chosen.flows
+        return self.reader is not None and self.reader.flows
 
     @property
     def waits(self) -> int:
-        return 0 if self.chosen is None else self.chosen.waits
+        return 0 if self.reader is None else self.reader.waits
 
     def waited(self) -> bytes:
-        return b"" if self.chosen is None else self.chosen.waited()
+        return b"" if self.reader is None else self.reader.waited()
 
     def feed(self, data: bytes) -> bytes:
-        if self.chosen is not None:
-            return self.chosen.feed(data)
-        self.chosen = self._unread.reader(data)
-        return b"" if self.chosen is None else self.chosen.feed(self._unread.begun)
+        if self.reader is not None:
+            return self.reader.feed(data)
+        self.reader = self._unread.reader(data)
+        return b"" if self.reader is None else self.reader.feed(self._unread.begun)
 
     def prepare_end_in_slices(self) -> Generator[Uncut | None, Any, None]:
-        if self.chosen is not None:
-            yield from self.chosen.prepare_end_in_slices()
+        if self.reader is not None:
+            yield from self.reader.prepare_end_in_slices()
 
     def end(self) -> bytes:
-        if self.chosen is not None:
-            return self.chosen.end()
-        self.chosen = self._unread.reader(b"", is_all=True)
-        assert self.chosen is not None
-        return self.chosen.feed(self._unread.begun) + self.chosen.end()
+        if self.reader is not None:
+            return self.reader.end()
+        self.reader = self._unread.reader(b"", is_all=True)
+        assert self.reader is not None
+        return self.reader.feed(self._unread.begun) + self.reader.end()
 
 
 def delivered_counter(request: Received, content_type: str = "") -> DeliveredCounter:

@@ -38,7 +38,7 @@ class Served:
         self._stack = stack
         self.entered = asyncio.Event()
         self.go = asyncio.Event()
-        self.kept: list[str] = []
+        self.workspaces: list[str] = []
         """The workspaces with a request under way."""
 
     async def caller(self, data: bytes = b"", *, reads: bool = True) -> Caller:
@@ -82,11 +82,11 @@ def application(server: Served) -> web.Application:
             keep(request, workspace or None)
         except NoPlaceError:
             return web.Response(status=429)
-        server.kept.append(workspace)
+        server.workspaces.append(workspace)
         try:
             return web.Response(body=await request.read())
         finally:
-            server.kept.remove(workspace)
+            server.workspaces.remove(workspace)
 
     app = web.Application()
     posts = {"/echo": echo, "/held": held, "/unread": unread, "/known": known}
@@ -154,7 +154,7 @@ async def test_newcomer_is_503_if_no_connection_waits_for_its_caller(caplog: pyt
 async def test_requests_of_known_callers_are_kept_and_strangers_closed() -> None:
     async with served(8) as server:
         callers = [await server.caller(unfinished("w1")) for _ in range(4)]
-        await eventually(lambda: len(server.kept) == 4)
+        await eventually(lambda: len(server.workspaces) == 4)
         for _ in range(20):
             await server.caller(HEAD)
         for caller in callers:
@@ -187,7 +187,7 @@ async def test_workspace_with_its_share_of_connections_is_refused_and_others_are
     async with served(8) as server:
         for _ in range(20):
             await server.caller(unfinished("hostile"))
-        await eventually(lambda: len(server.kept) == 4)  # of six: two are for others, two more for the product
+        await eventually(lambda: len(server.workspaces) == 4)  # of six: two are for others, two more for the product
         assert (await server.ask(unfinished("hostile") + b"i")).startswith(b"HTTP/1.1 429 ")
         for workspace in ("other", "other", ""):  # "": another part of the product
             assert (await server.ask(unfinished(workspace) + b"i")).endswith(b"hi")
@@ -198,7 +198,7 @@ async def test_product_is_served_while_workspaces_hold_all_that_they_may() -> No
         for workspace in ("first", "second", "third"):
             for _ in range(8):
                 await server.caller(unfinished(workspace))
-        await eventually(lambda: len(server.kept) == 6)
+        await eventually(lambda: len(server.workspaces) == 6)
         for _ in range(8):
             await server.caller(HEAD)
         assert (await server.ask(unfinished("") + b"i")).endswith(b"hi")
@@ -209,10 +209,10 @@ async def test_share_of_connections_is_given_back(leaves: bool) -> None:
     async with served(3) as server:
         for _ in range(5):
             callers = [await server.caller(unfinished("w1"))]
-            await eventually(lambda: len(server.kept) == 1)
+            await eventually(lambda: len(server.workspaces) == 1)
             if leaves:
                 hang_up(callers[0])
-                await eventually(lambda: not server.kept)
+                await eventually(lambda: not server.workspaces)
             else:
                 callers[0].send(b"i")
                 await callers[0].until(b"hi")

@@ -60,16 +60,16 @@ def _rows() -> Iterator[Oddity]:
                 spoken=target_dialect,
                 sends=sends(body, label=JSON),
                 stream=False,
-                seen={caller: passed if caller == target_dialect else TEXT for caller in CALLERS},
+                views={caller: passed if caller == target_dialect else TEXT for caller in CALLERS},
                 billed=REPORTED,
             )
     for odd, stream in _odd_streams().items():
-        yield Oddity(name=f"Chat: a stream {odd}", sends=sends(stream), seen=TEXT, billed=REPORTED)
+        yield Oddity(name=f"Chat: a stream {odd}", sends=sends(stream), views=TEXT, billed=REPORTED)
     yield Oddity(
         name="Chat: JSON that breaks off amid its text",
         sends=sends(orjson.dumps(whole(CHAT_COMPLETIONS)).partition(b"there")[0], label=JSON),
         stream=False,
-        seen={
+        views={
             **dict.fromkeys((MESSAGES, RESPONSES), Seen(status=502, ended="failed")),
         },
         billed=Tokens(input=0, output=0),
@@ -79,7 +79,7 @@ def _rows() -> Iterator[Oddity]:
         name="Chat: JSON that breaks off without a report",
         sends=sends(orjson.dumps(unreported).partition(b" there")[0], label=JSON),
         stream=False,
-        seen={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"Hello",))},
+        views={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"Hello",))},
         billed=Counted(1),
     )
     yield from _lines()
@@ -108,7 +108,7 @@ def _lines() -> Iterator[Oddity]:
                     spoken=target_dialect,
                     sends=sends(*pieces, label="application/x-ndjson"),
                     stream=is_stream,
-                    seen={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
+                    views={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
                     billed=REPORTED,
                 )
         for label in ("application/x-ndjson", "text/plain", JSON, None):
@@ -116,7 +116,7 @@ def _lines() -> Iterator[Oddity]:
                 name=f"{target_dialect}: events as lines of JSON, labelled {label}",
                 spoken=target_dialect,
                 sends=sends(lines[:50], lines[50:], label=label),
-                seen={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
+                views={caller: Seen(has=(b" there",)) if caller == target_dialect else TEXT for caller in CALLERS},
                 billed=REPORTED,
             )
         cut = lines.partition(b'there"')[0]
@@ -124,7 +124,7 @@ def _lines() -> Iterator[Oddity]:
             name=f"{target_dialect}: events as lines of JSON that break off",
             spoken=target_dialect,
             sends=sends(cut, label="application/x-ndjson"),
-            seen={caller: Seen(text="Hello", ended="cut") for caller in CALLERS if caller != target_dialect},
+            views={caller: Seen(text="Hello", ended="cut") for caller in CALLERS if caller != target_dialect},
             billed=Counted(1),
             logged=502,
         )
@@ -132,21 +132,21 @@ def _lines() -> Iterator[Oddity]:
     yield Oddity(
         name="Chat: lines of JSON that end with a failure",
         sends=sends(b"".join(orjson.dumps(event) + b"\n" for event in failed), label="application/x-ndjson"),
-        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="failed", has=(b"overloaded",))),
+        views=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="failed", has=(b"overloaded",))),
         billed=Counted(1),
         logged=502,
     )
     yield Oddity(
         name="Chat: lines of JSON that break off amid the text",
         sends=sends(b"".join(orjson.dumps(event) + b"\n" for event in failed[:-1]), label="application/x-ndjson"),
-        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="cut")),
+        views=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="cut")),
         billed=Counted(1),
     )
     for label in ("application/x-ndjson", JSON):
         yield Oddity(
             name=f"Chat: one whole answer on a line, labelled {label}",
             sends=sends(orjson.dumps(whole(CHAT_COMPLETIONS)), b"\n", label=label),
-            seen={MESSAGES: TEXT, RESPONSES: TEXT},
+            views={MESSAGES: TEXT, RESPONSES: TEXT},
             billed=REPORTED,
         )
 

@@ -38,21 +38,21 @@ def _ends() -> Iterator[Oddity]:
                 name=f"{target_dialect}: {says}",
                 spoken=target_dialect,
                 sends=sends(frames(*events), then=then),
-                seen=expected,
+                views=expected,
                 billed=USED,
             )
             yield Oddity(
                 name=f"{target_dialect}: {says}, event by event",
                 spoken=target_dialect,
                 sends=sends(*map(frames, events), then=then),
-                seen=expected,
+                views=expected,
                 billed=USED,
             )
         yield Oddity(
             name=f"{target_dialect}: junk follows the last event",
             spoken=target_dialect,
             sends=sends(frames(*events) + b"event: junk\ndata: {\n\n", b"data: <html>", then="stay"),
-            seen=Seen(text="Hello there", lacks=(b"junk", b"html")),
+            views=Seen(text="Hello there", lacks=(b"junk", b"html")),
             billed=USED,
         )
 
@@ -62,39 +62,39 @@ ROWS = (
     Oddity(
         name="Chat: [DONE] never comes, and the upstream stays open after the usage",
         sends=sends(*map(frames, (*chat_text("Hello", " there"), chat_usage())), then="stay"),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
         name="Chat: [DONE] never comes, and the upstream closes after the usage without the last chunk",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage()), then="close"),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
         name="Chat: nothing but [DONE] comes",
         sends=sends(frames("[DONE]"), then="stay"),
-        seen=Seen(),
+        views=Seen(),
         billed=Counted(0),
     ),
     Oddity(
         name="Messages: message_stop never comes, and the upstream stays open",
         spoken=MESSAGES,
         sends=sends(frames(*message_text("Hello", " there")[:-1]), then="stay"),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
         name="Chat: the upstream breaks off after the finish",
         sends=sends(frames(*chat_text("Hello", " there")), then="close"),
-        seen={CHAT_COMPLETIONS: Seen(text="Hello there", ended="cut", has=(b'"finish_reason":"stop"',))},
+        views={CHAT_COMPLETIONS: Seen(text="Hello there", ended="cut", has=(b'"finish_reason":"stop"',))},
         billed=Counted(2),
         logged=502,
     ),
     Oddity(
         name="Chat: the stream ends after the finish, with neither usage nor [DONE]",
         sends=sends(frames(*chat_text("Hello", " there"))),
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello there", ended="cut", has=(b'"finish_reason":"stop"',)),
             MESSAGES: Seen(text="Hello there"),
             RESPONSES: Seen(text="Hello there"),

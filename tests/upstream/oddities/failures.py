@@ -60,7 +60,7 @@ def streams(target_dialect: str, text: list[Json], call: list[Json], failure: Js
             name=f"{target_dialect}: {form}, {place}",
             spoken=target_dialect,
             sends=sends(*(frames(event) for event in events), frames(*end)),
-            seen={
+            views={
                 caller: Seen(text="Hello", ended="failed") if caller == passes_text else each
                 for caller, each in last_word(target_dialect, seen_text).items()
             },
@@ -127,7 +127,7 @@ def open_streams() -> Iterator[Oddity]:
                 sends=sends(
                     *(frames(each) for each in (*begin, failure, reported[target_dialect])), b": alive\n\n", then="stay"
                 ),
-                seen=last_word(target_dialect, "Hello"),
+                views=last_word(target_dialect, "Hello"),
                 billed=REPORTED,
                 logged=502,
             )
@@ -135,14 +135,14 @@ def open_streams() -> Iterator[Oddity]:
         name="Responses: the upstream stays open after an error event",
         spoken=RESPONSES,
         sends=sends(*map(frames, response_text("Hello")[:4]), frames(RESPONSES_ERROR), then="stay"),
-        seen=last_word(RESPONSES, "Hello"),
+        views=last_word(RESPONSES, "Hello"),
         billed=Counted(1),
         logged=502,
     )
     yield Oddity(
         name="Chat: the upstream stays open after a finish that says that it gave up",
         sends=sends(*map(frames, chat_text("Hello", finish="abort")), then="stay"),
-        seen={
+        views={
             caller: Seen(text="Hello", ended="failed", has=(b"abort",), lacks=ENDINGS)
             for caller in (MESSAGES, RESPONSES)
         },
@@ -164,7 +164,7 @@ def whole(name: str, answer: Json, target_dialect: str, passed: Seen) -> Iterato
             spoken=target_dialect,
             stream=False,
             sends=answer_json(200, body),
-            seen=views,
+            views=views,
             billed=REPORTED,
         )
 
@@ -176,14 +176,14 @@ def without_output() -> Iterator[Oddity]:
             name=f"Chat: a whole body has no output but {', '.join(body)}",
             stream=False,
             sends=answer_json(200, body),
-            seen={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
+            views={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
             billed=Tokens(),
         )
         for place, begin, text, billed in (("alone", [], "", Tokens()), ("after text", BEGUN, "Hello", Counted(1))):
             yield Oddity(
                 name=f"Chat: a frame has no output but {', '.join(body)}, {place}",
                 sends=sends(*map(frames, begin), frames(body, "[DONE]")),
-                seen={caller: each for caller, each in last_word("", text).items() if caller != CHAT_COMPLETIONS},
+                views={caller: each for caller, each in last_word("", text).items() if caller != CHAT_COMPLETIONS},
                 billed=billed,
                 logged=502,
             )
@@ -193,7 +193,7 @@ def message_before_output() -> Oddity:
     return Oddity(
         name="Chat: a message of the server's own comes before the output",
         sends=sends(frames({"status": "loading", "message": "overloaded"}, *BEGUN, "[DONE]")),
-        seen=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="complete", lacks=(b"overloaded",))),
+        views=dict.fromkeys((MESSAGES, RESPONSES), Seen(text="Hello", ended="complete", lacks=(b"overloaded",))),
         billed=Counted(1),
         logged=200,
     )
@@ -214,14 +214,14 @@ ROWS = (
     Oddity(
         name="Chat: text and a failure come in one piece",
         sends=sends(frames(*chat_text("Hello", finish=None), {"error": ERROR}, "[DONE]")),
-        seen=last_word(CHAT_COMPLETIONS, "Hello"),
+        views=last_word(CHAT_COMPLETIONS, "Hello"),
         billed=Counted(1),
         logged=502,
     ),
     Oddity(
         name="Chat: a failure alone",
         sends=sends(frames({"error": ERROR}, "[DONE]")),
-        seen=last_word(CHAT_COMPLETIONS, ""),
+        views=last_word(CHAT_COMPLETIONS, ""),
         billed=Tokens(),
         logged=502,
     ),

@@ -100,31 +100,31 @@ _CALLS = (
             call(2, None, None, ":1"),
             call(3, None, None, "}"),
         ),
-        seen=seen_call('{"a"', ":1", "}"),
+        views=seen_call('{"a"', ":1", "}"),
         billed=BILLED,
     ),
     Oddity(
         name="Chat: deltas of a call have no index",
         sends=calls(call(0, "c1", "weather", ""), call(None, None, None, '{"a":'), call(None, None, None, "1}")),
-        seen=seen_call('{"a":', "1}"),
+        views=seen_call('{"a":', "1}"),
         billed=BILLED,
     ),
     Oddity(
         name="Chat: two calls have the same index",
         sends=calls(call(0, "c1", "weather", '{"a":1}'), call(0, "c2", "clock", '{"b":2}')),
-        seen={caller: Seen(has=(b'"weather"', b'"clock"', b'{\\"a\\":1}', b'{\\"b\\":2}')) for caller in TRANSLATED},
+        views={caller: Seen(has=(b'"weather"', b'"clock"', b'{\\"a\\":1}', b'{\\"b\\":2}')) for caller in TRANSLATED},
         billed=BILLED,
     ),
     Oddity(
         name="Chat: the name of a call comes in a later delta",
         sends=calls(call(0, "c1", None, None), call(0, None, "weather", None), call(0, None, None, '{"a":1}')),
-        seen=seen_call('{"a":1}'),
+        views=seen_call('{"a":1}'),
         billed=BILLED,
     ),
     Oddity(
         name="Chat: the arguments of a streamed call are empty",
         sends=calls(call(0, "c1", "weather", "")),
-        seen=seen_call("{}"),
+        views=seen_call("{}"),
         billed=BILLED,
     ),
     Oddity(
@@ -139,7 +139,7 @@ _CALLS = (
                 "[DONE]",
             )
         ),
-        seen=seen_call("{}"),
+        views=seen_call("{}"),
         billed=BILLED,
     ),
     Oddity(
@@ -147,7 +147,7 @@ _CALLS = (
         sends=whole(
             chat_whole({"tool_calls": [{"id": "c1", "function": {"name": "f", "arguments": ""}}]}, "tool_calls")
         ),
-        seen={MESSAGES: Seen(has=(b'"input":{}',)), RESPONSES: Seen(has=(b'"arguments":"{}"',))},
+        views={MESSAGES: Seen(has=(b'"input":{}',)), RESPONSES: Seen(has=(b'"arguments":"{}"',))},
         billed=BILLED,
         stream=False,
     ),
@@ -158,7 +158,7 @@ _CALLS = (
             (SEARCH | {"input": {}}, [input_delta('{"query":"x"}')]),
         ),
         spoken=MESSAGES,
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(has=(b'{\\"a\\":1}',), lacks=(b"query",)),
             RESPONSES: Seen(has=(b'"arguments":"{\\"a\\":1}"',), lacks=(b"query",)),
         },
@@ -168,7 +168,7 @@ _CALLS = (
         name="Responses: the arguments of a streamed call are empty",
         sends=sends(frames(SAID[0], response_items(FUNCTION | {"arguments": ""}))),
         spoken=RESPONSES,
-        seen={CHAT_COMPLETIONS: Seen(has=(b'"arguments":"{}"',)), MESSAGES: Seen(has=(b'"partial_json":"{}"',))},
+        views={CHAT_COMPLETIONS: Seen(has=(b'"arguments":"{}"',)), MESSAGES: Seen(has=(b'"partial_json":"{}"',))},
         billed=BILLED,
     ),
 )
@@ -177,28 +177,28 @@ _ONLY_WHOLE = (
         name="Responses: a stream has only its last event",
         sends=sends(frames(SAID[-1])),
         spoken=RESPONSES,
-        seen=AT_ONCE,
+        views=AT_ONCE,
         billed=BILLED,
     ),
     Oddity(
         name="Responses: a text comes only with its item",
         sends=sends(frames(SAID[0], SAID[-2], SAID[-1])),
         spoken=RESPONSES,
-        seen=AT_ONCE,
+        views=AT_ONCE,
         billed=BILLED,
     ),
     Oddity(
         name="Responses: a text comes only with its end",
         sends=sends(frames(SAID[0], SAID[-4], SAID[-1])),
         spoken=RESPONSES,
-        seen=AT_ONCE,
+        views=AT_ONCE,
         billed=BILLED,
     ),
     Oddity(
         name="Responses: a call comes only with the last event",
         sends=sends(frames(response_items(ITEM, FUNCTION))),
         spoken=RESPONSES,
-        seen={
+        views={
             caller: Seen(text="Hello there", has=(b'"weather"', b'{\\"a\\":1}', finish))
             for caller, finish in ((CHAT_COMPLETIONS, b'"tool_calls"}]'), (MESSAGES, b'"stop_reason":"tool_use"'))
         },
@@ -220,7 +220,7 @@ _ONLY_WHOLE = (
             )
         ),
         spoken=RESPONSES,
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"weather"', b'"clock"', b'{"index":1,"id":"c2"')),
             MESSAGES: Seen(text="Hello there", has=(b'"weather"', b'"clock"', b'"index":2', b'"{\\"b\\":2}"')),
         },
@@ -230,7 +230,7 @@ _ONLY_WHOLE = (
         name="Responses: reasoning comes only with the last event",
         sends=sends(frames(response_items(THOUGHT, ITEM))),
         spoken=RESPONSES,
-        seen={CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"reasoning_content":"Hm."',))},
+        views={CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"reasoning_content":"Hm."',))},
         billed=BILLED,
     ),
 )
@@ -243,7 +243,7 @@ _NUMBERS = (
             )
         ),
         spoken=MESSAGES,
-        seen=Seen(has=(BIG.encode(),)),
+        views=Seen(has=(BIG.encode(),)),
         billed=BILLED,
         stream=False,
     ),
@@ -255,7 +255,7 @@ _NUMBERS = (
                 "tool_calls",
             )
         ),
-        seen=Seen(has=(BIG.encode(),)),
+        views=Seen(has=(BIG.encode(),)),
         billed=BILLED,
         stream=False,
     ),

@@ -37,7 +37,7 @@ def known(word: str, messages: bytes, responses: bytes) -> Iterator[Oddity]:
             name=f"Chat: ends with {word}, {'streamed' if stream else 'whole'}",
             stream=stream,
             sends=streamed(word) if stream else whole(word),
-            seen={
+            views={
                 CHAT_COMPLETIONS: Seen(text="Hello", has=(f'"{word}"'.encode(),)),
                 MESSAGES: Seen(text="Hello", has=(messages,)),
                 RESPONSES: Seen(text="Hello", has=(responses,)),
@@ -56,14 +56,14 @@ def broken(word: str) -> Iterator[Oddity]:
             name=f"Chat: breaks off with {word}, {form}, passed",
             stream=stream,
             sends=behaviour,
-            seen={CHAT_COMPLETIONS: Seen(text="Hello", has=has)},
+            views={CHAT_COMPLETIONS: Seen(text="Hello", has=has)},
             billed=REPORTED,
         )
         yield Oddity(
             name=f"Chat: breaks off with {word}, {form}, translated",
             stream=stream,
             sends=behaviour,
-            seen={MESSAGES: view, RESPONSES: view},
+            views={MESSAGES: view, RESPONSES: view},
             billed=REPORTED,
             logged=502,
         )

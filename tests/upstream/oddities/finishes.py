@@ -33,13 +33,13 @@ ROWS = (
             *(frames(chunk) for chunk in (*chat_text("Hello", finish=None), chat_chunk({"content": " there"}, "stop"))),
             frames(chat_usage(), "[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
         name="Chat: the chunk with the finish holds all of the text, and the usage",
         sends=sends(frames(chat_chunk({"content": "Hello there"}, "stop", usage=_USAGE)), frames("[DONE]")),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
@@ -49,7 +49,7 @@ ROWS = (
             *map(frames, (chat_usage(), chat_chunk(finish="stop"))),
             frames("[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
@@ -58,7 +58,7 @@ ROWS = (
             *(frames(chunk) for chunk in (chat_chunk({"content": "Hello"}, ""), chat_chunk({"content": " there"}, ""))),
             frames(chat_chunk(finish="stop"), chat_usage(), "[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
@@ -68,7 +68,7 @@ ROWS = (
             b": keep-alive\n\n",
             frames(chat_usage(), "[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
@@ -77,13 +77,13 @@ ROWS = (
             *(frames(chat_chunk({"content": text}, "stop", usage=_USAGE)) for text in ("Hello", " there")),
             frames("[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
         name="Chat: the last text has the finish beside it, and nothing follows",
         sends=sends(frames(*chat_text("Hello", finish=None)), frames(chat_chunk({"content": " there"}, "length"))),
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello there", ended="cut"),
             MESSAGES: Seen(text="Hello there", has=(b"max_tokens",)),
             RESPONSES: Seen(text="Hello there", has=(b"response.incomplete",)),
@@ -96,7 +96,7 @@ ROWS = (
             *(frames(chunk) for chunk in (*chat_text("Hello"), chat_chunk({"content": " there"}), chat_usage())),
             frames("[DONE]"),
         ),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
     Oddity(
@@ -106,7 +106,7 @@ ROWS = (
             *(frames(chunk) for chunk in (chat_chunk({"content": " there"}), chat_chunk(finish="length"))),
             frames(chat_usage(), "[DONE]"),
         ),
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"finish_reason":"length"',)),
             MESSAGES: Seen(text="Hello there", has=(b'"stop_reason":"max_tokens"',)),
             RESPONSES: Seen(text="Hello there", has=(b"response.incomplete",)),
@@ -119,7 +119,7 @@ ROWS = (
             *(frames(chunk) for chunk in (*chat_text("Hello"), chat_chunk({"tool_calls": [_CALL]}, "tool_calls"))),
             frames(chat_usage(), "[DONE]"),
         ),
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello", has=(b'"finish_reason":"tool_calls"', b"call_1")),
             MESSAGES: Seen(text="Hello", has=(b'"stop_reason":"tool_use"', b"call_1")),
             RESPONSES: Seen(text="Hello", has=(b'"type":"function_call"', b"call_1")),
@@ -130,14 +130,14 @@ ROWS = (
         name="Messages: the finish tells no usage",
         spoken=MESSAGES,
         sends=sends(*(frames(event) for event in without("usage", message_text("Hello", " there")))),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=Counted(2),
     ),
     Oddity(
         name="Responses: each event comes in a read of its own",
         spoken=RESPONSES,
         sends=sends(*(frames(event) for event in response_text("Hello", " there"))),
-        seen=Seen(text="Hello there"),
+        views=Seen(text="Hello there"),
         billed=USED,
     ),
 )

@@ -103,7 +103,7 @@ def failures() -> Iterator[Oddity]:
         yield Oddity(
             name=f"{server}: fails amid the text",
             sends=sends(b": keep-alive\n\n", frames(*BEGUN), event),
-            seen=views,
+            views=views,
             billed=Counted(1),
             logged=502,
         )
@@ -117,7 +117,7 @@ def errors() -> Iterator[Oddity]:
         yield Oddity(
             name=f"{server}: an error of status {status}",
             sends=sends(orjson.dumps(body), label=JSON, status=status),
-            seen={
+            views={
                 caller: Seen(status=status, ended="failed", has=(SAID.encode(), *forms, *more))
                 for caller, more in {
                     CHAT_COMPLETIONS: (),
@@ -130,7 +130,7 @@ def errors() -> Iterator[Oddity]:
 
 
 def stream(server: str, *events: Json | str, billed: Tokens | Counted = BILLED) -> Oddity:
-    return Oddity(name=server, sends=sends(*(frames(event) for event in events)), seen=TEXT, billed=billed)
+    return Oddity(name=server, sends=sends(*(frames(event) for event in events)), views=TEXT, billed=billed)
 
 
 def streams() -> Iterator[Oddity]:
@@ -190,7 +190,7 @@ def endings() -> Iterator[Oddity]:
     yield Oddity(
         name="Ollama: fails amid the text, and says nothing of it",
         sends=sends(frames(*BEGUN, empty_chunk)),
-        seen=Seen(text="Hello", ended="cut"),
+        views=Seen(text="Hello", ended="cut"),
         billed=Counted(1),
     )
     # vllm/entrypoints/anthropic/serving.py; BerriAI/litellm#40243
@@ -202,14 +202,14 @@ def endings() -> Iterator[Oddity]:
             name=f"{server}: [DONE] behind the last event of {target_dialect}",
             spoken=target_dialect,
             sends=sends(frames(*events), DONE),
-            seen=TEXT,
+            views=TEXT,
             billed=BILLED,
         )
     # ggml-org/llama.cpp, as darshi1337/apogee#139 found it
     yield Oddity(
         name="llama.cpp: no blank line behind [DONE]",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage()) + b"data: [DONE]\n"),
-        seen=TEXT,
+        views=TEXT,
         billed=BILLED,
     )
 
@@ -231,7 +231,7 @@ def deltas() -> Iterator[Oddity]:
         yield Oddity(
             name=f"{server}: later deltas of a call have an empty name",
             sends=calls(chunk(start), *rest),
-            seen=seen_call('{"a":', "1}"),
+            views=seen_call('{"a":', "1}"),
             billed=BILLED,
         )
     # open-webui/computer#224, noho/dayu-agent#82
@@ -244,7 +244,7 @@ def deltas() -> Iterator[Oddity]:
     }
     for place, chunks in (("in one chunk", [chunk(*both)]), ("in chunks of their own", [chunk(each) for each in both])):
         yield Oddity(
-            name=f"Gemini: two calls without an index, {place}", sends=calls(*chunks), seen=views, billed=BILLED
+            name=f"Gemini: two calls without an index, {place}", sends=calls(*chunks), views=views, billed=BILLED
         )
     signed = entry(id="c1", type="function", function={"name": "weather", "arguments": '{"a":'})
     signature = chat_chunk({"extra_content": {"google": {"thought_signature": "c2ln"}}})
@@ -260,7 +260,7 @@ def deltas() -> Iterator[Oddity]:
             ),
             DONE,
         ),
-        seen=seen_call('{"a":', "1}"),
+        views=seen_call('{"a":', "1}"),
         billed=BILLED,
     )
     # Mistral: a call is whole in one delta, with the finish beside it
@@ -268,7 +268,7 @@ def deltas() -> Iterator[Oddity]:
     yield Oddity(
         name="Mistral: a whole call beside the finish and the usage",
         sends=sends(frames(chat_chunk({"content": "", "tool_calls": [call]}, "tool_calls", usage=USAGE)), DONE),
-        seen=seen_call('{"a":1}'),
+        views=seen_call('{"a":1}'),
         billed=BILLED,
     )
 
@@ -292,7 +292,7 @@ def reasoning() -> Iterator[Oddity]:
         yield Oddity(
             name=f"{server}: reasoning before the text",
             sends=sends(frames(*map(chat_chunk, deltas), *chat_text("Hello", " there"), chat_usage(), "[DONE]")),
-            seen={MESSAGES: Seen(text="Hello there", has=(b'"thinking":"Hm."',))},
+            views={MESSAGES: Seen(text="Hello there", has=(b'"thinking":"Hm."',))},
             asks=ASKS_TO_THINK,
             billed=BILLED,
         )
@@ -300,7 +300,7 @@ def reasoning() -> Iterator[Oddity]:
         name="Mistral: reasoning before the text of a whole answer",
         sends=whole(chat_whole({"content": [thought, {"type": "text", "text": "Hello there"}]})),
         stream=False,
-        seen={MESSAGES: Seen(text="Hello there", has=(b'"thinking":"Hm."',), lacks=(b"x-tollgate-left-out",))},
+        views={MESSAGES: Seen(text="Hello there", has=(b'"thinking":"Hm."',), lacks=(b"x-tollgate-left-out",))},
         asks=ASKS_TO_THINK,
         billed=BILLED,
     )

@@ -57,7 +57,7 @@ def _rows() -> Iterator[Oddity]:
                     spoken=target_dialect,
                     sends=sends(stream[:9], stream[9:], label=label),
                     stream=is_stream,
-                    seen=TEXT,
+                    views=TEXT,
                     billed=REPORTED,
                 )
         for label in (SSE, "text/plain", "application/octet-stream", None):
@@ -69,14 +69,14 @@ def _rows() -> Iterator[Oddity]:
                     spoken=target_dialect,
                     sends=sends(b"\n", body[:9], body[9:], label=label),
                     stream=is_stream,
-                    seen=TEXT,
+                    views=TEXT,
                     billed=REPORTED,
                 )
         yield Oddity(
             name=f"{target_dialect}: JSON in answer to a call for a stream",
             spoken=target_dialect,
             sends=sends(orjson.dumps(whole(target_dialect)), label="application/json; charset=utf-8"),
-            seen=TEXT,
+            views=TEXT,
             billed=REPORTED,
         )
     for is_stream in (True, False):
@@ -84,7 +84,7 @@ def _rows() -> Iterator[Oddity]:
             name=f"Chat: plain text, asked for {'a stream' if is_stream else 'a whole answer'}",
             sends=sends(b"Hello there, dear caller", label="text/plain"),
             stream=is_stream,
-            seen={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"dear caller",))},
+            views={CHAT_COMPLETIONS: Seen(ended="cut", has=(b"dear caller",))},
             billed=Counted(5),
         )
 

@@ -53,7 +53,7 @@ ROWS = (
                 {"content": "Hello", "images": [PICTURE], "audio": SOUND, "annotations": [CITED]}, citations=["x"]
             )
         ),
-        seen={
+        views={
             CHAT_COMPLETIONS: Seen(text="Hello", lacks=(LEFT_OUT,)),
             **{
                 caller: told("message.images", "message.audio", "message.annotations", "citations", text="Hello")
@@ -66,7 +66,7 @@ ROWS = (
     Oddity(
         name="Chat: a message has a member whose name would end a header field",
         sends=whole(chat_whole({"content": "Hello", "x\r\nset-cookie: a": "b"})),
-        seen={
+        views={
             caller: Seen(text="Hello", has=(b"choices.0.message.x__set-cookie__a",), lacks=(b"\nset-cookie",))
             for caller in TRANSLATED
         },
@@ -76,7 +76,7 @@ ROWS = (
     Oddity(
         name="Chat: a content of parts has a picture",
         sends=whole(chat_whole({"content": [{"type": "text", "text": "Hello"}, PICTURE]})),
-        seen={caller: told("choices.0.message.content.1 (image_url)", text="Hello") for caller in TRANSLATED},
+        views={caller: told("choices.0.message.content.1 (image_url)", text="Hello") for caller in TRANSLATED},
         billed=BILLED,
         stream=False,
     ),
@@ -93,14 +93,14 @@ ROWS = (
                 "[DONE]",
             )
         ),
-        seen={caller: told("delta.images", "delta.audio", "delta.annotations", text="Hello") for caller in TRANSLATED},
+        views={caller: told("delta.images", "delta.audio", "delta.annotations", text="Hello") for caller in TRANSLATED},
         billed=BILLED,
     ),
     Oddity(
         name="Messages: a text has citations",
         sends=whole(message_whole({"type": "text", "text": "Hello", "citations": [CITATION]})),
         spoken=MESSAGES,
-        seen={
+        views={
             MESSAGES: Seen(text="Hello", lacks=(LEFT_OUT,)),
             **{caller: told("content.0.citations", text="Hello") for caller in (CHAT_COMPLETIONS, RESPONSES)},
         },
@@ -111,7 +111,7 @@ ROWS = (
         name="Messages: the vendor's tool and its result are blocks",
         sends=whole(message_whole(SEARCH, FOUND, {"type": "text", "text": "Hello"})),
         spoken=MESSAGES,
-        seen={
+        views={
             caller: told("content.0 (server_tool_use)", "content.1 (web_search_tool_result)", text="Hello")
             for caller in (CHAT_COMPLETIONS, RESPONSES)
         },
@@ -126,7 +126,7 @@ ROWS = (
             (TEXT_BLOCK, [{"type": "citations_delta", "citation": CITATION}, HELLO_DELTA]),
         ),
         spoken=MESSAGES,
-        seen={
+        views={
             caller: told("content.0 (server_tool_use)", "(web_search_tool_result)", "content.2.citations", text="Hello")
             for caller in (CHAT_COMPLETIONS, RESPONSES)
         },
@@ -136,7 +136,7 @@ ROWS = (
         name="Responses: items are a picture, a search, sound and a cited text",
         sends=whole(response_items(DRAWN, SEARCHED, ITEM | {"content": [SPOKEN_PART, CITED_PART]})["response"]),
         spoken=RESPONSES,
-        seen={
+        views={
             RESPONSES: Seen(text="Hello", lacks=(LEFT_OUT,)),
             **{caller: told(*ITEMS_TOLD, text="Hello") for caller in (CHAT_COMPLETIONS, MESSAGES)},
         },
@@ -153,7 +153,7 @@ ROWS = (
             )
         ),
         spoken=RESPONSES,
-        seen={caller: told(*ITEMS_TOLD, text="Hello") for caller in (CHAT_COMPLETIONS, MESSAGES)},
+        views={caller: told(*ITEMS_TOLD, text="Hello") for caller in (CHAT_COMPLETIONS, MESSAGES)},
         billed=BILLED,
     ),
 )

@@ -47,7 +47,7 @@ def missing() -> Iterator[Oddity]:
             name=f"a server of Chat Completions lacks other paths: {form}",
             sends=CHAT_ANSWER,
             lacks=lacks,
-            seen=Seen(text="Hello"),
+            views=Seen(text="Hello"),
             billed=REPORTED,
         )
         yield Oddity(
@@ -55,7 +55,7 @@ def missing() -> Iterator[Oddity]:
             spoken=RESPONSES,
             sends=RESPONSES_ANSWER,
             lacks=lacks,
-            seen=Seen(text="Hello"),
+            views=Seen(text="Hello"),
             billed=REPORTED,
         )
 
@@ -66,7 +66,7 @@ def model_missing(name: str, behaviour: Behaviour, status: int) -> Oddity:
         name=f"a missing model: {name}",
         sends=CHAT_ANSWER,
         lacks=behaviour,
-        seen={caller: Seen(status=status, ended="failed") for caller in (MESSAGES, RESPONSES)},
+        views={caller: Seen(status=status, ended="failed") for caller in (MESSAGES, RESPONSES)},
         billed=Tokens(),
     )
 
@@ -83,7 +83,7 @@ ROWS = (
         name="an error under a 200 that says nothing of the path",
         sends=CHAT_ANSWER,
         lacks=answer_json(200, {"error": {"message": "overloaded"}}),
-        seen={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
+        views={caller: Seen(status=502, ended="failed", has=(b"overloaded",)) for caller in (MESSAGES, RESPONSES)},
         billed=Tokens(),
     ),
     Oddity(
@@ -95,7 +95,7 @@ ROWS = (
             b'{"prompt_tokens": 12, "completion_tokens": 5, "total_tokens": 17}}',
             label=JSON,
         ),
-        seen={CHAT_COMPLETIONS: Seen(text="Hello")},
+        views={CHAT_COMPLETIONS: Seen(text="Hello")},
         billed=REPORTED,
     ),
 )

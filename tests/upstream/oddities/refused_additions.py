@@ -43,27 +43,27 @@ def refused() -> Iterator[Oddity]:
         yield Oddity(
             name=f"Chat: stream_options are refused by {form}",
             sends=refuses_then(refusal, unless=NAME, answer=COUNTED),
-            seen=Seen(text="Hello"),
+            views=Seen(text="Hello"),
             billed=Counted(1),
         )
     yield Oddity(
         name="Chat: stream_options of the caller are refused",
         sends=refuses_then(REFUSALS["an error object, 400"], unless=NAME, answer=COUNTED),
-        seen={CHAT_COMPLETIONS: Seen(status=400, ended="failed", has=(NAME,))},
+        views={CHAT_COMPLETIONS: Seen(status=400, ended="failed", has=(NAME,))},
         asks={"stream_options": {"include_usage": True}},
         billed=Tokens(),
     )
     yield Oddity(
         name="Chat: stream_options of the caller that ask for no usage are refused",
         sends=refuses_then(REFUSALS["a list of faults, 422"], unless=NAME, answer=COUNTED),
-        seen={CHAT_COMPLETIONS: Seen(status=422, ended="failed", has=(NAME,))},
+        views={CHAT_COMPLETIONS: Seen(status=422, ended="failed", has=(NAME,))},
         asks={"stream_options": {"include_usage": False}},
         billed=Tokens(),
     )
     yield Oddity(
         name="Chat: another member is refused with the whole request",
         sends=answer_json(422, {"detail": [{"loc": ["body", "x"], "input": {"stream_options": {}}}]}),
-        seen=Seen(status=422, ended="failed"),
+        views=Seen(status=422, ended="failed"),
         billed=Tokens(),
     )
 
@@ -72,7 +72,7 @@ def usage_chunk(name: str, chunk: Json, **expectations: Any) -> Oddity:
     return Oddity(
         name=f"Chat: the usage that we asked for comes {name}",
         sends=sends(frames(*chat_text("Hello"), chunk, "[DONE]")),
-        seen={CHAT_COMPLETIONS: Seen(text="Hello", **expectations)},
+        views={CHAT_COMPLETIONS: Seen(text="Hello", **expectations)},
         billed=REPORTED,
     )
 
@@ -94,7 +94,7 @@ ROWS = (
                 *chat_text("Hel", finish=None), chat_chunk({"content": "lo"}, "stop", usage=USAGE["usage"]), "[DONE]"
             )
         ),
-        seen=Seen(text="Hello"),
+        views=Seen(text="Hello"),
         billed=REPORTED,
     ),
 )

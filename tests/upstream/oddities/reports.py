@@ -28,46 +28,46 @@ ROWS = (
     Oddity(
         name="Chat: the usage comes in the chunk after the finish",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage(), "[DONE]")),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Chat: no usage is reported",
         sends=sends(frames(*chat_text("Hello", " there"), "[DONE]")),
-        seen=TEXT,
+        views=TEXT,
         billed=Counted(2),
     ),
     Oddity(
         name="Messages: the usage comes in two parts",
         spoken=MESSAGES,
         sends=sends(frames(*message_text("Hello", " there"))),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Responses: the usage comes with the last event",
         spoken=RESPONSES,
         sends=sends(frames(*response_text("Hello", " there"))),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Chat: zeros repeat the usage",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage(), chat_usage(input=0, output=0), "[DONE]")),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Chat: a usage inside of another member",
         sends=sends(frames(*chat_text("Hello", " there"), chat_usage(), chat_usage(x={"usage": FORGED}), "[DONE]")),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Messages: an unknown event has a usage",
         spoken=MESSAGES,
         sends=sends(frames(*MESSAGE[:-1], {"type": "vendor_event", "usage": FORGED}, MESSAGE[-1])),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
@@ -76,7 +76,7 @@ ROWS = (
         sends=sends(
             frames(*MESSAGE[:-2], MESSAGE[-2] | {"usage": {"input_tokens": 0, "output_tokens": 5}}, MESSAGE[-1])
         ),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
@@ -89,28 +89,28 @@ ROWS = (
                 MESSAGE[-1],
             )
         ),
-        seen=TEXT,
+        views=TEXT,
         billed=Tokens(input=12, output=5, cached_input=10),
     ),
     Oddity(
         name="Responses: an item has a usage",
         spoken=RESPONSES,
         sends=sends(frames(*RESPONSE[:-1], {"type": "response.x", "response": {"usage": FORGED}}, RESPONSE[-1])),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Responses: the last event echoes 10 MB of the request",
         spoken=RESPONSES,
         sends=sends(frames(*RESPONSE[:-1], COMPLETED)),
-        seen=TEXT,
+        views=TEXT,
         billed=REPORTED,
     ),
     Oddity(
         name="Responses: the last event repeats 5 MB of output",
         spoken=RESPONSES,
         sends=sends(frames(*RESPONSE[:-1], REPEATED)),
-        seen={CHAT_COMPLETIONS: TEXT, MESSAGES: TEXT, RESPONSES: Seen(text="Hello there")},
+        views={CHAT_COMPLETIONS: TEXT, MESSAGES: TEXT, RESPONSES: Seen(text="Hello there")},
         billed=REPORTED,
     ),
 )

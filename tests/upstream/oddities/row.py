@@ -52,7 +52,7 @@ class Oddity:
     """The server's answer on the path of `spoken`."""
     lacks: Behaviour = field(default_factory=lambda: answer_json(404, {"detail": "Not Found"}))
     """The server's answer on the paths of the other dialects, which it lacks."""
-    seen: Seen | Mapping[str, Seen]
+    views: Seen | Mapping[str, Seen]
     """Views of callers, by their dialect. One `Seen` stands for all three."""
     billed: Tokens | Counted
     spoken: str = CHAT_COMPLETIONS
@@ -62,10 +62,10 @@ class Oddity:
     logged: int | None = None
     """The status in metrics, log and event; None if it is the status that the caller sees."""
     asks: Json = field(default_factory=dict)
-    """Additional members of the caller's request. Give them in a row whose `seen` names one caller."""
+    """Additional members of the caller's request. Give them in a row whose `views` names one caller."""
 
     def seen_by(self, caller: str) -> Seen | None:
-        return self.seen if isinstance(self.seen, Seen) else self.seen.get(caller)
+        return self.views if isinstance(self.views, Seen) else self.views.get(caller)
 
 
 def frames(*values: Json | str) -> bytes:

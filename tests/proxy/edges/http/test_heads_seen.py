@@ -34,11 +34,11 @@ class SinkTransport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__({"socket": FirstDescriptor()})
-        self.written = b""
+        self.output = b""
         self.closing = self.paused = False
 
     def write(self, data: Any) -> None:
-        self.written += bytes(data)
+        self.output += bytes(data)
 
     def is_closing(self) -> bool:
         return self.closing
@@ -50,7 +50,7 @@ class SinkTransport(asyncio.Transport):
         self.paused = False
 
     def write_eof(self) -> None:
-        self.written += b"FIN"
+        self.output += b"FIN"
 
     def close(self) -> None:
         self.closing = True
@@ -66,11 +66,11 @@ class Forgetful(HeadsSeen):
 class CountedHeads(HeadsSeen):
     """Counts how often it is asked, and with success."""
 
-    asked = recalled = 0
+    lookups = recalled = 0
 
     def recall(self, buffer: memoryview, nbytes: int) -> tuple[ParsedHead, bytes] | None:
         request = super().recall(buffer, nbytes)
-        self.asked += 1
+        self.lookups += 1
         self.recalled += request is not None
         return request
 
@@ -119,7 +119,7 @@ async def meanings(reads: list[bytes], heads: HeadsSeen) -> tuple[list[Any], byt
             await arrive(connection, read)
     connection.connection_lost(None)
     await asyncio.sleep(0)
-    return requests, _DATE.sub(b"", transport.written)
+    return requests, _DATE.sub(b"", transport.output)
 
 
 def remembering(*requests: bytes) -> HeadsSeen:

@@ -123,7 +123,7 @@ class FakeIngest:
     def __init__(self) -> None:
         self.events: dict[str, dict[str, object]] = {}
         self.posts = 0
-        self.asked: list[str | None] = []
+        self.predecessors: list[str | None] = []
         """The event that each request named as the one committed last."""
         self.away = False
         self.lose_acks = 0
@@ -136,7 +136,7 @@ class FakeIngest:
         batch = orjson.loads(body)
         events = batch["events"]
         after = batch.get("after")
-        self.asked.append(after)
+        self.predecessors.append(after)
         if after is not None and after not in self.events:
             raise EventsMissingError
         if any(event["idempotency_key"] == self.poison for event in events):

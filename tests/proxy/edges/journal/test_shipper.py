@@ -379,11 +379,11 @@ class FullDisk:
     def __init__(self, reserve: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
         self._reserve = reserve
         self._real = journal_reader.replace_durably
-        self.asked = 0
+        self.writes = 0
         monkeypatch.setattr(journal_reader, "replace_durably", self._replace)
 
     def _replace(self, path: Path, data: bytes) -> None:
-        self.asked += 1
+        self.writes += 1
         if self._reserve is None or self._reserve.exists():
             raise OSError(errno.ENOSPC, "No space left on device")
         self._real(path, data)
@@ -412,7 +412,7 @@ async def test_position_that_cannot_be_saved_blocks_no_event(
     shipper.start(lambda: {"w1"}, all_settled)
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(300))
-    await eventually(lambda: len(ingest.events) == 300 and disk.asked > 2)
+    await eventually(lambda: len(ingest.events) == 300 and disk.writes > 2)
     posts = ingest.posts
     write_calls(journal, *range(300, 310))
     await eventually(lambda: len(ingest.events) == 310)
@@ -556,12 +556,12 @@ async def test_cancelled_disk_work_is_awaited() -> None:
 
 class Fuse:
     def __init__(self, acts: int) -> None:
-        self.left = acts
+        self.acts = acts
         self.blown = False
 
     async def burn(self) -> None:
-        self.left -= 1
-        if self.left <= 0:
+        self.acts -= 1
+        if self.acts <= 0:
             self.blown = True
             await asyncio.Event().wait()  # until the shipper is killed
 

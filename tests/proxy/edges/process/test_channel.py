@@ -19,8 +19,8 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.received: list[Message] = []
-        self.lost = asyncio.Event()
-        self.channel = Channel(self.received.append, self.lost.set)
+        self.loss = asyncio.Event()
+        self.channel = Channel(self.received.append, self.loss.set)
 
     def answer(self, ok: bool) -> None:
         """Answer the last question."""
@@ -252,4 +252,4 @@ async def test_each_end_notices_that_the_other_has_closed() -> None:
         supervisor.channel.close()
         await asyncio.wait_for(closed.wait(), PATIENCE_S)
         link.serving()  # no receiver, and no error
-        await asyncio.wait_for(supervisor.lost.wait(), PATIENCE_S)
+        await asyncio.wait_for(supervisor.loss.wait(), PATIENCE_S)

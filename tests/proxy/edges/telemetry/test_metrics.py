@@ -31,10 +31,10 @@ class Line:
         self.totals = totals
         self.number = number
         self.congested = False
-        self.sent = 0
+        self.message_count = 0
 
     def counted(self, counts: dict[str, Any]) -> None:
-        self.sent += 1
+        self.message_count += 1
         self.totals.add(self.number, orjson.loads(orjson.dumps(counts)))
 
 
@@ -292,12 +292,12 @@ async def test_counts_are_sent_by_a_timer_only_when_there_are_any(totals: Metric
     line = Line(totals)
     metrics = WorkerMetrics(line)
     await asyncio.sleep(0.15)
-    assert line.sent == 0
+    assert line.message_count == 0
     for _ in range(100):
         metrics.finished(call())
     assert sum(sums[0] for sums, _buckets in metrics._calls.values()) + len(metrics._finished_calls) == 100
-    await eventually(lambda: line.sent)
-    assert line.sent == 1
+    await eventually(lambda: line.message_count)
+    assert line.message_count == 1
     assert metrics._calls == {}
     assert metrics._finished_calls == []
 
@@ -308,13 +308,13 @@ async def test_changed_gauge_is_sent_without_a_finished_call(totals: MetricTotal
     metrics = WorkerMetrics(line)
     metrics.watch(capacity)
     capacity.in_flight = 1
-    await eventually(lambda: line.sent == 1)
+    await eventually(lambda: line.message_count == 1)
     assert value(totals, "tollgate_inflight_requests") == 1
     capacity.in_flight = 0
-    await eventually(lambda: line.sent == 2)
+    await eventually(lambda: line.message_count == 2)
     assert value(totals, "tollgate_inflight_requests") == 0
     await asyncio.sleep(0.25)
-    assert line.sent == 2
+    assert line.message_count == 2
 
 
 async def test_close_sends_the_last_counts(totals: MetricTotals) -> None:
@@ -327,7 +327,7 @@ async def test_close_sends_the_last_counts(totals: MetricTotals) -> None:
     assert value(totals, "tollgate_redis_round_trip_seconds_count") == 1
     metrics.finished(call())
     await asyncio.sleep(0.25)
-    assert line.sent == 1
+    assert line.message_count == 1
 
 
 async def test_congested_channel_loses_no_counts(totals: MetricTotals) -> None:
@@ -336,7 +336,7 @@ async def test_congested_channel_loses_no_counts(totals: MetricTotals) -> None:
     line.congested = True
     metrics.finished(call())
     metrics.flush()
-    assert line.sent == 0
+    assert line.message_count == 0
     line.congested = False
     metrics.finished(call())
     metrics.flush()

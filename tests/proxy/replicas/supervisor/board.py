@@ -21,7 +21,7 @@ class Board:
         self.unreadable = False
         self.now = 100.0
         self.wakes_at: float | None = None
-        self.said: list[tuple[CallId, Said]] = []
+        self.answers: list[tuple[CallId, Said]] = []
         self.loads_changed: list[str] = []
         self.ended_calls: list[tuple[str, str | None]] = []
         self.switchboard = Switchboard(self, self, Clocks(lambda: self.now, lambda: 1000), lambda below: 0)
@@ -71,21 +71,21 @@ class Board:
             self.switchboard.ended((0, number), ENDED)
 
     def _after(self, number: int, act: object) -> Said | None:
-        before = len(self.said)
+        before = len(self.answers)
         act((0, number))  # type: ignore[operator] # one of the two functions above
-        messages = [message for id, message in self.said[before:] if id == (0, number)]
+        messages = [message for id, message in self.answers[before:] if id == (0, number)]
         return messages[-1] if messages else None
 
     # Answers.
 
     def assigned(self, id: CallId, url: str) -> None:
-        self.said.append((id, ("replica", url)))
+        self.answers.append((id, ("replica", url)))
 
     def waits(self, id: CallId, what: WaitsFor) -> None:
-        self.said.append((id, ("waits", what.value)))
+        self.answers.append((id, ("waits", what.value)))
 
     def refused(self, id: CallId, why: Why) -> None:
-        self.said.append((id, ("refused", why.value)))
+        self.answers.append((id, ("refused", why.value)))
 
     def wake_at(self, at: float | None) -> None:
         self.wakes_at = at
@@ -102,11 +102,11 @@ class Board:
 
     def last(self, number: int) -> Said:
         """Return the last message to this call."""
-        return [message for id, message in self.said if id == (0, number)][-1]
+        return [message for id, message in self.answers if id == (0, number)][-1]
 
     def started(self, numbers: Sequence[int]) -> list[int]:
         """Return the calls that were assigned a replica, in the order of their assignment."""
-        return [id[1] for id, message in self.said if message[0] == "replica" and id[1] in numbers]
+        return [id[1] for id, message in self.answers if message[0] == "replica" and id[1] in numbers]
 
     def figures(self, deployment_id: str = "d1") -> tuple[int, int, int]:
         """Return how many calls are in flight, queued and parked."""

@@ -30,14 +30,14 @@ def test_calls_that_avoid_a_replica_are_not_looked_at_for_every_message(monkeypa
         board.ask(number)
     board.deploy(Deployment("d1", "ACTIVE", tuple(f"http://r{number}" for number in range(50))))
     met: dict[int, list[str]] = {}
-    assigned = [(number, message[1]) for (_, number), message in board.said if message[0] == "replica"]
+    assigned = [(number, message[1]) for (_, number), message in board.answers if message[0] == "replica"]
     while assigned:
-        before = len(board.said)
+        before = len(board.answers)
         for number, url in assigned:
             met.setdefault(number, []).append(url)
             board.unreachable(number)
             board.ask_again(number, *met[number])
-        assigned = [(number, message[1]) for (_, number), message in board.said[before:] if message[0] == "replica"]
+        assigned = [(number, message[1]) for (_, number), message in board.answers[before:] if message[0] == "replica"]
     assert board.figures() == (0, 0, calls)
     assert looks["prospects"] < 4 * (calls + sum(map(len, met.values())))
     board.wait(1.0)
@@ -61,14 +61,14 @@ def test_crowd_is_moved_started_and_refused_in_slices(monkeypatch: pytest.Monkey
     board.deploy(ASLEEP, Deployment("d2", "SCALED_TO_ZERO"))
     for number in numbers:
         board.ask(number, turn=f"g{number % 3}")
-    before = len(board.said)
+    before = len(board.answers)
     deployments, environments, what = CHANGES[change]
     board.deploy(*deployments, **environments)
-    assert len(board.said) - before <= 10, "the loop has others to serve"
+    assert len(board.answers) - before <= 10, "the loop has others to serve"
     assert board.wakes_at is not None
     assert board.wakes_at <= board.now, "the rest follows at once"
     board.wait(0)
-    outcomes = [(id[1], what[0]) for id, what in board.said[before:]]
+    outcomes = [(id[1], what[0]) for id, what in board.answers[before:]]
     assert sorted(outcomes) == [(number, what) for number in numbers]
     if change == "moved":
         assert board.figures("d1") == (0, 0, 0)

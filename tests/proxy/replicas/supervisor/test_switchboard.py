@@ -494,7 +494,7 @@ def test_dead_workers_calls_are_released_at_once(board: Board) -> None:
     board.switchboard.ask((1, 0), board.switchboard._calls[0, 0].request)
     assert board.figures() == (2, 3, 0)
     board.switchboard.worker_died(0)
-    assert board.said[-1] == ((1, 0), gets(A))
+    assert board.answers[-1] == ((1, 0), gets(A))
     assert board.figures() == (1, 0, 0)
     assert board.ask(1) == gets(A), "the next worker in the slot counts from 1 again"
 

@@ -12,7 +12,7 @@ class Objects:
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}
-        self.written: list[str] = []
+        self.keys: list[str] = []
         """The keys, in the order of their writing."""
         self.room_bytes: int | None = None
         self.is_away = False
@@ -95,5 +95,5 @@ class ObjectFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no t
         if final:
             content = b"".join(self.parts)
             bucket.contents[self.path] = content[:-1] if bucket.loses_a_byte else content
-            bucket.written.append(self.path)
+            bucket.keys.append(self.path)
         return True

@@ -40,7 +40,7 @@ def job(tmp_path: Path, objects_and_store: tuple[Objects, Store]) -> Job:
 
 
 def written(objects: Objects) -> list[str]:
-    return [key.rsplit("/", 1)[1] for key in objects.written]
+    return [key.rsplit("/", 1)[1] for key in objects.keys]
 
 
 async def test_a_store_without_directories_holds_and_returns_a_checkpoint(job: Job, objects: Objects) -> None:
@@ -127,11 +127,11 @@ async def test_a_trainer_that_crashed_sends_only_what_is_missing_or_damaged(job:
     keys = {key.rsplit("/", 1)[1]: key for key in objects.contents}
     del objects.contents[keys["%manifest"]], objects.contents[keys["c"]]
     objects.contents[keys["b"]] = b"x" * 1000
-    objects.written.clear()
+    objects.keys.clear()
     job.restart()
     assert await job.synced() == [report]
     assert written(objects) == ["b", "c", "%manifest"]
-    objects.written.clear()
+    objects.keys.clear()
     job.restart()
     assert await job.synced() == [report]
     assert written(objects) == []

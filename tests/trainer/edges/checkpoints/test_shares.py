@@ -22,7 +22,7 @@ class SlowStore(Store):
     def __init__(self, url: str) -> None:
         super().__init__(url, CheckpointSizes(MAX_BYTES, {"narrow": MAX_BYTES // 2}))
         self.go = threading.Event()
-        self.held = 0
+        self.hold_count = 0
 
     def write(self, key: str, size_bytes: int, pieces: Iterator[bytes]) -> None:
         self._hold(key)
@@ -34,7 +34,7 @@ class SlowStore(Store):
 
     def _hold(self, key: str) -> None:
         if key.startswith("hostile") and key.endswith("model.bin"):
-            self.held += 1
+            self.hold_count += 1
             self.go.wait(timeout=60)
 
 
@@ -76,14 +76,14 @@ def world(tmp_path: Path) -> Iterator[World]:
 async def test_end_of_a_job_shows_while_another_workspace_holds_all_transfers_that_it_can(world: World) -> None:
     hostile = [world.job(f"hostile{number}", "hostile") for number in range(3 * MAX_TRANSFERS)]
     tasks = [asyncio.create_task(world.ended(sync)) for sync in hostile]
-    await eventually(lambda: world.store.held >= MAX_TRANSFERS - 1)
+    await eventually(lambda: world.store.hold_count >= MAX_TRANSFERS - 1)
     for number in range(3):
         own = world.job(f"own{number}", "other")
         await world.ended(own)
         [report] = await own.run_once()
         assert report.files is not None
         await own.restore(restore_of(report))
-    assert world.store.held == MAX_TRANSFERS - 1
+    assert world.store.hold_count == MAX_TRANSFERS - 1
     world.store.go.set()
     await asyncio.gather(*tasks)
     assert not any(sync.is_syncing for sync in hostile)
