@@ -52,7 +52,18 @@ ROOMS_OF_VARIABLES = (
     "trainer",
 )
 
-ROOMS_OF_FIELDS = ("bench", "commands", "control", "deploy", "launcher", "policy", "proxy", "runtime", "trainer")
+ROOMS_OF_FIELDS = (
+    "bench",
+    "commands",
+    "control",
+    "deploy",
+    "launcher",
+    "policy",
+    "proxy",
+    "runtime",
+    "tests",
+    "trainer",
+)
 
 DEPENDENT = frozenset(
     (

@@ -14,7 +14,7 @@ Step = str | Exception | asyncio.Event
 @dataclass
 class ScriptedCall:
     replicas: "ScriptedReplicas"
-    wanted: Wanted
+    request: Wanted
     events: list[str] = field(default_factory=list)
     waited_s: float = 0.0
     ends: list[CallEnded] = field(default_factory=list)

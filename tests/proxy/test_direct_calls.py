@@ -86,7 +86,7 @@ async def test_predict_sends_any_body_to_the_replica_and_returns_its_answer(rig:
     assert (outgoing.status, outgoing.body) == (201, b"\x00\xff")
     assert outgoing.header("etag") == '"1"'
     assert outgoing.header("set-cookie") is None
-    assert rig.scripted.calls[0].wanted == Wanted("w1", MODEL, Where("production"), digest_of(WORKSPACE_KEY))
+    assert rig.scripted.calls[0].request == Wanted("w1", MODEL, Where("production"), digest_of(WORKSPACE_KEY))
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
@@ -103,7 +103,7 @@ async def test_bare_path_on_the_models_host_reaches_the_same_model(rig: DirectRi
     incoming = asking(host=HOST.upper() + ":8080")
     incoming.request_target = "/deployment/dep_1/predict"
     assert (await rig.serve(incoming)).body == b"1"
-    assert rig.scripted.calls[0].wanted.where == Where(None, "dep_1")
+    assert rig.scripted.calls[0].request.where == Where(None, "dep_1")
     assert rig.meters.calls[0].labels.model_id == MODEL
 
 

@@ -28,7 +28,7 @@ class Call:
     """One call as its worker sees it."""
 
     id: CallId
-    wanted: Wanted
+    request: Wanted
     state: str = WAITING
     what: str = ""
     url: str = ""
@@ -62,7 +62,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         assert policy.status not in NOT_SERVING
         assert url in policy.replicas
         assert call.parked or url not in call.avoid
-        if call.wanted.background:
+        if call.request.background:
             assert not self.waiting_at(policy.id), "a background call comes after all others"
         assert policy.max_concurrency is None or self.running(policy.id)[url] < policy.max_concurrency
         call.state = RUNNING
@@ -72,28 +72,30 @@ class SwitchboardMachine(RuleBasedStateMachine):
 
     def count_overtaking(self, call: Call) -> None:
         """Check that no other turn starts twice while a call waits: in a round each turn starts once per deployment."""
-        if call.wanted.background:
+        if call.request.background:
             return
         for other in self.waiting_at(call.deployment_id):
-            if other.wanted.turn == call.wanted.turn:
+            if other.request.turn == call.request.turn:
                 other.overtaken.clear()
             elif other.what and not other.avoid:
-                other.overtaken[call.wanted.turn] += 1
-                assert other.overtaken[call.wanted.turn] <= 1, "a turn waits at most one round"
+                other.overtaken[call.request.turn] += 1
+                assert other.overtaken[call.request.turn] <= 1, "a turn waits at most one round"
 
     def waits(self, id: CallId, what: WaitsFor) -> None:
         call = self.calls[id]
         assert call.state == WAITING
         assert call.what != what.value, "told only what is new"
         call.what = what.value
-        call.parked = not call.wanted.background and (call.parked or what is WaitsFor.REPLICA)
+        call.parked = not call.request.background and (call.parked or what is WaitsFor.REPLICA)
 
     def refused(self, id: CallId, why: Why) -> None:
         call = self.calls[id]
         assert call.state == WAITING, "one final answer for each ask"
         assert not (call.parked and why in (Why.NO_REPLICA, Why.FULL)), "never after it was parked"
         assert (why is Why.NOT_ROUTED) <= call.parked
-        assert not call.wanted.background or (why is Why.NO_REPLICA and call.avoid), "it waits until it was unreachable"
+        assert not call.request.background or (why is Why.NO_REPLICA and call.avoid), (
+            "it waits until it was unreachable"
+        )
         if why is Why.FULL:
             policy = self.policy_of(call)
             queued = [one for one in self.waiting_at(self.policy_of(call).id) if not one.parked]
@@ -107,11 +109,11 @@ class SwitchboardMachine(RuleBasedStateMachine):
     # The model.
 
     def policy_of(self, call: Call) -> Deployment:
-        return self.deployments[call.wanted.where.deployment_id or self.environment]
+        return self.deployments[call.request.where.deployment_id or self.environment]
 
     def waiting_at(self, deployment_id: str) -> list[Call]:
         """Return the calls that wait at the deployment, without background calls."""
-        calls = (call for call in self.in_state(WAITING) if not call.wanted.background)
+        calls = (call for call in self.in_state(WAITING) if not call.request.background)
         return [call for call in calls if self.policy_of(call).id == deployment_id]
 
     def running(self, deployment_id: str) -> Counter[str]:
@@ -129,7 +131,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         self.numbers += 1
         call = Call((slot, self.numbers), Wanted("w", "m", Where(None, where), turn))
         self.calls[call.id] = call
-        self.switchboard.ask(call.id, call.wanted)
+        self.switchboard.ask(call.id, call.request)
         assert call.state is not WAITING or call.what, "each ask is answered at once"
 
     @rule(slot=st.integers(0, 1), where=st.sampled_from([None, "d1", "d2"]))
@@ -137,7 +139,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         self.numbers += 1
         call = Call((slot, self.numbers), Wanted("w", "m", Where(None, where), "x", background=True))
         self.calls[call.id] = call
-        self.switchboard.ask(call.id, call.wanted)
+        self.switchboard.ask(call.id, call.request)
         assert call.state is RUNNING or call.what, "never refused at first"
 
     @precondition(lambda self: self.in_state(RUNNING))
@@ -155,7 +157,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         call = data.draw(st.sampled_from(self.in_state(UNREACHED)))
         call.state = WAITING
         call.what = ""
-        self.switchboard.ask(call.id, call.wanted, frozenset(call.avoid))
+        self.switchboard.ask(call.id, call.request, frozenset(call.avoid))
         assert call.state is not WAITING or call.what
 
     @precondition(lambda self: self.calls)
@@ -186,7 +188,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
     @rule(id=st.sampled_from(["d1", "d2"]))
     def point_environment(self, id: str) -> None:
         for call in self.in_state(WAITING):
-            if call.wanted.where.deployment_id is None and id != self.environment:
+            if call.request.where.deployment_id is None and id != self.environment:
                 call.what = ""
         self.environment = id
         self.forget_overtaking()
@@ -224,7 +226,7 @@ class SwitchboardMachine(RuleBasedStateMachine):
         loads = {load.deployment_id: load for load in self.switchboard.loads()}
         for call in self.in_state(WAITING):
             policy = self.policy_of(call)
-            if call.wanted.background and (policy.status in NOT_SERVING or self.waiting_at(policy.id)):
+            if call.request.background and (policy.status in NOT_SERVING or self.waiting_at(policy.id)):
                 continue
             assert policy.status not in NOT_SERVING
             if policy.status in PARKING and policy.health is None:
