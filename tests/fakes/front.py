@@ -69,6 +69,8 @@ class Caller:
 
     def reset(self) -> None:
         sock = self.writer.get_extra_info("socket")
+        if sock.fileno() < 0:  # closed already, as the server has closed it
+            return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.writer.transport.abort()
 

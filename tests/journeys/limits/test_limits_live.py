@@ -205,8 +205,8 @@ async def test_second_on_a_wrong_redis_clock_freezes_no_limit_and_is_told(
     tmp_path: Path, question_upstream: ScriptedUpstream
 ) -> None:
     clock = SteppedClock(tmp_path)
+    clock.keep_from_midnight(2 * 3600)  # the day's count is read at the end
     async with own_product(tmp_path, clock.of_redis_alone(REDIS_BINARIES[0])) as stage:
-        clock.keep_from_midnight(2 * 3600)  # the day's count is read at the end
         await stage.operator.endpoint(stage.slug, await stage.operator.model(stage.name, question_upstream.url))
         group = await stage.operator.group("own", models(stage.slug, (*REQUESTS, 3), ("REQUEST", "DAY", 100)))
         key = await stage.operator.key(group)
