@@ -34,7 +34,6 @@ _ESCAPED_LETTER = re.compile(rb"\\u00[4-7]")
 _BACKSLASH = ord("\\")
 _WHITESPACE = b" \t\r\n"
 
-MODEL_KEY = b'"model"'
 LONG_BYTES = 64 << 10
 """Above this size a pass over the text costs more than the function calls that avoid it."""
 LONGEST_KEY_BYTES = 128
@@ -74,7 +73,7 @@ def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline
 def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     """`edit_members` for a single change, as nearly every answer needs."""
     if len(raw) < LONG_BYTES and name in parsed:
-        edited = edit_only_occurrence(raw, b'"%b"' % name.encode(), text)
+        edited = _edit_only_occurrence(raw, b'"%b"' % name.encode(), text)
         if edited is not None:
             return edited
     change = _locate_change(raw, parsed, name, text, b"," if parsed else b"")
@@ -86,7 +85,7 @@ def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     return b"".join((raw[:start], text, memoryview(raw)[end:]))  # copies a long text once, not twice
 
 
-def edit_only_occurrence(raw: bytes, key: bytes, text: bytes) -> bytes | None:
+def _edit_only_occurrence(raw: bytes, key: bytes, text: bytes) -> bytes | None:
     """Edit a short text that contains `key`, a quoted name, once and a plain string after it; None for any other text.
 
     If the quoted name occurs only once at any depth, and no key is written in escapes, it can only be the member's key.
