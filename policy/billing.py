@@ -22,8 +22,11 @@ MAX_COUNT = 2**53 - 1
 MAX_REPORTED_TOKENS = 4_000_000
 """The largest accepted figure of a provider's usage report, unless a setting says otherwise."""
 
-EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]}'
-"""The second half of an event's JSON, how the call ended: UTC milliseconds, status, `Tokens`."""
+REPORTED = "REPORTED"
+COUNTED = "COUNTED"
+"""The sources of a call's figures: all reported by its provider, or at least one counted by us."""
+EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]'
+"""The second half of an event's JSON without its end, how the call ended: UTC milliseconds, status, `Tokens`."""
 
 PAYERS_KEPT = 4096
 """(key, slug) pairs whose shared members stay encoded, at about 300 bytes each."""
@@ -48,6 +51,32 @@ class Tokens(NamedTuple):
         return self.input + self.output
 
 
+class Details(NamedTuple):
+    """The figures of a call beside its `Tokens`. Zero or empty where nothing is known.
+
+    `cache_write`: all input that was written to a cache, of which `cache_write_1h` for an hour. `reasoning`: a part of
+    the output. Sound and pictures: parts of the input and of the output. `service_tier`: as the provider reported it.
+    """
+
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    reasoning: int = 0
+    audio_input: int = 0
+    audio_output: int = 0
+    image_input: int = 0
+    image_output: int = 0
+    server_tool_calls: int = 0
+    service_tier: str = ""
+
+    @property
+    def figures(self) -> tuple[int, ...]:
+        """All but the service tier, in the order of the wire form."""
+        return self[:-1]
+
+
+NO_DETAILS = Details()
+
+
 class BillingEvent(NamedTuple):
     """One admitted and dispatched call through a slug. `idempotency_key` is a ULID, made before dispatch."""
 
@@ -68,12 +97,12 @@ class BillingEvent(NamedTuple):
         start = event_start(
             idempotency_key=self.idempotency_key,
             payer=payer_members(
-                self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug
+                Payer(self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug)
             ),
             request_id=self.request_id,
             request_metadata=self.request_metadata,
         )
-        end = EVENT_END % (self.ended_at_ms, self.status, *self.tokens)
+        end = event_end(self.ended_at_ms, self.status, self.tokens, event_details(NO_DETAILS, None))
         wire: dict[str, Any] = orjson.loads(join_event(start, end))
         return wire
 
@@ -120,9 +149,6 @@ def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
     return list(map(BillingEvent._make, zip(*columns.values(), strict=True)))
 
 
-_wire_members = itemgetter(*BillingEvent._fields)
-
-
 def event_start(
     *, idempotency_key: str, payer: bytes, request_id: str, request_metadata: Mapping[str, Any] | None
 ) -> bytes:
@@ -136,19 +162,40 @@ def event_start(
     )
 
 
+class Payer(NamedTuple):
+    """The members that all events of one key through one slug share. `group_path`: as in `BillingEvent`."""
+
+    workspace_id: str
+    group_id: str
+    external_entity_id: str
+    api_key_prefix: str
+    model_slug: str
+    group_path: str = ""
+
+
 @lru_cache(PAYERS_KEPT)
-def payer_members(
-    workspace_id: str, group_id: str, external_entity_id: str, api_key_prefix: str, model_slug: str
-) -> bytes:
-    """The members that all events of one key through one slug share. Cached, because most calls repeat them."""
-    shared = {
-        "workspace_id": workspace_id,
-        "group_id": group_id,
-        "external_entity_id": external_entity_id,
-        "api_key_prefix": api_key_prefix,
-        "model_slug": model_slug,
-    }
-    return orjson.dumps(shared)[1:-1]
+def payer_members(payer: Payer) -> bytes:
+    """The payer as members of an event's JSON. Cached, because most calls repeat them."""
+    return orjson.dumps({name: text for name, text in payer._asdict().items() if text or name != "group_path"})[1:-1]
+
+
+def event_details(details: Details, source: str | None, *, is_count: bool = False) -> bytes:
+    """The end of an event's JSON: what else the call cost. Few calls have more than a source and a service tier."""
+    members: dict[str, Any] = {}
+    if source is not None:
+        members["source"] = source
+    if details.service_tier:
+        members["service_tier"] = details.service_tier
+    if any(details.figures):
+        members["details"] = details.figures
+    if is_count:
+        members["is_count"] = True
+    return b"," + orjson.dumps(members)[1:] if members else b"}"
+
+
+def event_end(ended_at_ms: int, status: int, tokens: Tokens, details: bytes) -> bytes:
+    """The second half of an event's JSON. `details`: `event_details`."""
+    return EVENT_END % (ended_at_ms, status, *tokens) + details
 
 
 def join_event(start: bytes, end: bytes) -> bytes:
@@ -202,6 +249,7 @@ def public_event(row: EventRow, timestamp: str) -> dict[str, Any]:
     }
 
 
+_wire_members = itemgetter(*BillingEvent._fields)
 _TEXTS = (
     "idempotency_key",
     "workspace_id",

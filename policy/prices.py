@@ -11,16 +11,19 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, 
 from operator import add
 from typing import NamedTuple
 
+from policy.billing import Details, Tokens
+
 DAY_MS = 86_400_000
 AMOUNT_PATTERN = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 CURRENCY_PATTERN = re.compile(r"[A-Z]{3}")
 DATE_PATTERN = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EXACT = Context(prec=200, traps=[Inexact, InvalidOperation, Overflow, DivisionByZero])
 """A price has 24 digits and a sum of tokens fewer than 40, so nothing is ever rounded; if it were, it would raise."""
-_UNITS = Decimal(10**18)
-_UNITS_OF_A_MILLIONTH = Decimal(10**12)
-_UNIT = Decimal("1e-18")
-"""The smallest unit of an amount: prices have 12 digits after the point, and are those of a million tokens."""
+_UNITS = Decimal(10**22)
+_UNITS_OF_A_MILLIONTH = Decimal(10**16)
+_UNIT = Decimal("1e-22")
+"""The smallest unit of an amount: prices have 12 digits after the point, are those of a million tokens, and are
+multiplied by factors with 4 digits after the point."""
 _EPOCH = date(1970, 1, 1)
 _MINOR_UNITS = {
     0: "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF",
@@ -51,46 +54,156 @@ class Usage(NamedTuple):
         return Usage._make(map(add, self, other))
 
 
+class TokenPrices(NamedTuple):
+    """Prices per million tokens of each kind. `token_prices` makes them."""
+
+    input: Decimal
+    cached_input: Decimal
+    cache_write: Decimal
+    cache_write_1h: Decimal
+    audio_input: Decimal
+    image_input: Decimal
+    output: Decimal
+    audio_output: Decimal
+    image_output: Decimal
+
+
+def token_prices(input: Decimal, output: Decimal, **others: Decimal | None) -> TokenPrices:
+    """The prices of all kinds. `others`: by name; without one, a kind costs what its default does.
+
+    Input is the default of cached input, cache writes, sound and pictures, a cache write that of one for an hour, and
+    output that of sound and pictures.
+    """
+    priced = {name: price for name, price in others.items() if price is not None}
+    write = priced.get("cache_write", input)
+    kinds = dict.fromkeys(TokenPrices._fields[: TokenPrices._fields.index("output")], input)
+    kinds |= {"cache_write": write, "cache_write_1h": write}
+    kinds |= dict.fromkeys(("output", "audio_output", "image_output"), output)
+    return TokenPrices(**{**kinds, **priced})
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """The prices of all tokens of a call whose input is above a bound."""
+
+    above_input_tokens: int
+    tokens: TokenPrices
+
+
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of calls through a slug from `valid_from_ms` on: per million tokens of a kind, and per call."""
+    """The price of calls through a slug from `valid_from_ms` on.
+
+    `service_tiers`: the factor of each tier on what tokens cost, ordered by name; that of others is 1.
+    `max_input_tokens`, `max_output_tokens`: what the model can take and give at most, which reservations go by.
+    """
 
     slug: str
     valid_from_ms: int
     currency: str
-    input: Decimal
-    cached_input: Decimal
-    output: Decimal
-    per_call: Decimal
+    tokens: TokenPrices
+    per_call: Decimal = Decimal(0)
+    per_server_tool_call: Decimal = Decimal(0)
+    long_context: LongContext | None = None
+    service_tiers: tuple[tuple[str, Decimal], ...] = ()
+    max_input_tokens: int | None = None
+    max_output_tokens: int | None = None
 
-    @property
-    def rates(self) -> "Rates":
-        """The price in whole units. Keep them where many usages are priced: computing them takes microseconds."""
-        return Rates(
-            input=int(_EXACT.multiply(self.input, _UNITS_OF_A_MILLIONTH)),
-            cached_input=int(_EXACT.multiply(self.cached_input, _UNITS_OF_A_MILLIONTH)),
-            output=int(_EXACT.multiply(self.output, _UNITS_OF_A_MILLIONTH)),
-            per_call=int(_EXACT.multiply(self.per_call, _UNITS)),
+    def is_long(self, input_tokens: int) -> bool:
+        """Return whether a call with so much input has the prices of long context."""
+        return self.long_context is not None and input_tokens > self.long_context.above_input_tokens
+
+    def rates(self, service_tier: str = "", *, is_long: bool = False) -> "Rates":
+        """The price in whole units. Keep them where much is priced: computing them takes microseconds."""
+        tokens = self.long_context.tokens if is_long and self.long_context is not None else self.tokens
+        factor = dict(self.service_tiers).get(service_tier, Decimal(1))
+        units = [int(_EXACT.multiply(_EXACT.multiply(price, factor), _UNITS_OF_A_MILLIONTH)) for price in tokens]
+        per_call, per_server_tool_call = (
+            int(_EXACT.multiply(price, _UNITS)) for price in (self.per_call, self.per_server_tool_call)
         )
+        return Rates._make((*units, per_call, per_server_tool_call))
 
-    def cost(self, usage: Figures) -> Decimal:
-        """The exact cost in `currency`. Cached input costs `cached_input` instead of `input`."""
-        return amount_of(self.rates.cost(usage))
+    def cost(self, figures: "CostFigures", service_tier: str = "", *, is_long: bool = False) -> Decimal:
+        """The exact cost in `currency` of calls of one tier, all with long context or none."""
+        return amount_of(self.rates(service_tier, is_long=is_long).cost(figures))
+
+
+class CostFigures(NamedTuple):
+    """Sums over calls of everything that has a price. `cost_figures` makes those of a call.
+
+    `charged_calls`: calls that cost `per_call`. `input`, `output`: all tokens. The others are parts of them: what is
+    cached or written is in neither sound nor pictures. `cache_write` includes `cache_write_1h`.
+    """
+
+    charged_calls: int = 0
+    input: int = 0
+    output: int = 0
+    cached_input: int = 0
+    cache_write: int = 0
+    cache_write_1h: int = 0
+    audio_input: int = 0
+    image_input: int = 0
+    audio_output: int = 0
+    image_output: int = 0
+    server_tool_calls: int = 0
+
+
+def cost_figures(tokens: Tokens, details: Details, *, is_charged: bool = True) -> CostFigures:
+    """The figures of one call, each token in one part: what is cached or written is text first, then pictures, then
+    sound. A part that is larger than what it is part of counts as all of that."""
+    image = min(details.image_input, tokens.input)
+    audio = min(details.audio_input, tokens.input - image)
+    cached = min(tokens.cached_input, tokens.input)
+    writes = min(details.cache_write, tokens.input - cached)
+    beyond_text = max(0, cached + writes - (tokens.input - image - audio))
+    beyond_pictures = max(0, beyond_text - image)
+    audio_output = min(details.audio_output, tokens.output)
+    return CostFigures(
+        charged_calls=int(is_charged),
+        input=tokens.input,
+        output=tokens.output,
+        cached_input=cached,
+        cache_write=writes,
+        cache_write_1h=min(details.cache_write_1h, writes),
+        audio_input=audio - beyond_pictures,
+        image_input=max(0, image - beyond_text),
+        audio_output=audio_output,
+        image_output=min(details.image_output, tokens.output - audio_output),
+        server_tool_calls=details.server_tool_calls,
+    )
 
 
 class Rates(NamedTuple):
-    """A price in units that are whole for every price, 10^18 to one of its currency. So every cost is exact."""
+    """A price in units that are whole for every price, 10^22 to one of its currency. So every cost is exact."""
 
     input: int
     cached_input: int
+    cache_write: int
+    cache_write_1h: int
+    audio_input: int
+    image_input: int
     output: int
+    audio_output: int
+    image_output: int
     per_call: int
+    per_server_tool_call: int
 
-    def cost(self, usage: Figures) -> int:
-        calls, input, output, cached = usage
-        per_input, per_cached, per_output, per_call = self
-        uncached = input - cached if input > cached else 0
-        return per_input * uncached + per_cached * cached + per_output * output + per_call * calls
+    def cost(self, figures: CostFigures) -> int:
+        """The cost in units. What is in no other part is text."""
+        _, input, output, cached, writes, long_writes, audio, image, audio_output, image_output, _ = figures
+        return (
+            self.input * (input - cached - writes - audio - image)
+            + self.cached_input * cached
+            + self.cache_write * (writes - long_writes)
+            + self.cache_write_1h * long_writes
+            + self.audio_input * audio
+            + self.image_input * image
+            + self.output * (output - audio_output - image_output)
+            + self.audio_output * audio_output
+            + self.image_output * image_output
+            + self.per_call * figures.charged_calls
+            + self.per_server_tool_call * figures.server_tool_calls
+        )
 
 
 def amount_of(units: int) -> Decimal:

@@ -35,7 +35,7 @@ from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.workspaces import create_workspace
-from policy.prices import DAY_MS, Price
+from policy.prices import DAY_MS, Price, token_prices
 from tests.postgres_server import find_binaries, running_postgres
 
 DAYS = 92
@@ -132,9 +132,9 @@ async def set_prices(store: Store, workspace_id: str, shape: Shape, first_ms: in
     async with store.write() as tx:
         for slug in range(shape.slugs):
             for number in range(shape.prices):
-                amounts = [Decimal(amount) for amount in (f"3.{slug}", "0.3", f"15.0{number}", "0")]
+                amounts = token_prices(Decimal(f"3.{slug}"), Decimal(f"15.0{number}"), cached_input=Decimal("0.3"))
                 day_ms = first_ms + number * DAYS // shape.prices * DAY_MS
-                await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", *amounts))
+                await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", amounts))
 
 
 async def measure(store: Store, name: str, shape: Shape, window: EventWindow) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from functools import partial
 from time import perf_counter, time_ns
 
-from policy.billing import event_start, payer_members
+from policy.billing import Payer, event_start, payer_members
 from policy.deployments import Where
 from policy.endpoints import PLATFORM, VENDOR_C, Target
 from policy.hosts import Reach
@@ -286,4 +286,5 @@ def _payer(admitted: Admitted) -> bytes:
     group = admitted.identified.group
     plan = admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
-    return payer_members(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug)
+    payer = Payer(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug)
+    return payer_members(payer)

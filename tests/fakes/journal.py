@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.billing import Tokens, event_start, payer_members
+from policy.billing import Payer, Tokens, event_start, payer_members
 from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journal_records import HEAD_BYTES
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
@@ -32,12 +32,10 @@ class OpenedCall:
 
     @property
     def record(self) -> bytes:
-        payer = payer_members(
-            self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug
-        )
+        payer = Payer(self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug)
         start = event_start(
             idempotency_key=self.event_key,
-            payer=payer,
+            payer=payer_members(payer),
             request_id=self.request_id,
             request_metadata=self.request_metadata,
         )

@@ -7,17 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.billing import Details, Tokens
 from policy.prices import (
     DAY_MS,
+    CostFigures,
+    LongContext,
     Price,
-    Usage,
     amount_text,
+    cost_figures,
     date_text,
     parse_amount,
     parse_currency,
     parse_date,
     rounded_text,
     sum_of,
+    token_prices,
 )
 
 AMOUNTS = st.from_regex(r"[0-9]{1,12}(\.[0-9]{1,12})?", fullmatch=True)
@@ -25,16 +29,109 @@ TOKENS = st.integers(0, 2**70)
 
 
 def price(valid_from_ms: int = 0, slug: str = "acme/chat", amounts: tuple[str, ...] = ("1", "1", "1", "1")) -> Price:
-    return Price(slug, valid_from_ms, "EUR", *map(Decimal, amounts))
+    input, cached_input, output, per_call = map(Decimal, amounts)
+    return Price(slug, valid_from_ms, "EUR", token_prices(input, output, cached_input=cached_input), per_call)
 
 
 @given(st.tuples(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS), TOKENS, TOKENS, TOKENS)
 def test_a_cost_is_exact(amounts: tuple[str, ...], uncached: int, cached: int, output: int) -> None:
-    cost = price(amounts=amounts).cost(Usage(7, uncached + cached, output, cached))
+    cost = price(amounts=amounts).cost(CostFigures(7, uncached + cached, output, cached))
     input, cached_input, output_price, per_call = map(Fraction, amounts)
     exact = (input * uncached + cached_input * cached + output_price * output) / 1_000_000 + per_call * 7
     assert Fraction(cost) == exact
     assert Fraction(amount_text(cost)) == exact
+
+
+DEAR = token_prices(
+    Decimal(3),
+    Decimal(15),
+    cached_input=Decimal("0.3"),
+    cache_write=Decimal("3.75"),
+    cache_write_1h=Decimal(6),
+    audio_input=Decimal(40),
+    image_input=Decimal(10),
+    audio_output=Decimal(80),
+    image_output=Decimal(60),
+)
+LONG = LongContext(200_000, token_prices(Decimal(6), Decimal("22.5"), cached_input=Decimal("0.6")))
+WHOLE = Price(
+    *("acme/chat", 0, "USD", DEAR, Decimal("0.001"), Decimal("0.01"), LONG),
+    service_tiers=(("flex", Decimal("0.5")), ("priority", Decimal("1.7501"))),
+)
+CALLS: list[tuple[str, Tokens, Details, str]] = [
+    ("text", Tokens(input=1000, output=100), Details(), "0.0055"),  # and a call
+    ("cached", Tokens(input=1000, output=0, cached_input=400), Details(), "0.00292"),  # 600 · 3 + 400 · 0.3, + 0.001
+    (
+        "written",
+        Tokens(input=1000, output=0, cached_input=100),
+        Details(cache_write=500, cache_write_1h=200),
+        "0.004555",
+    ),
+    # 400 · 3, 600 · 40, 30 · 15, 20 · 80, and a call
+    ("sound", Tokens(input=1000, output=50), Details(audio_input=600, audio_output=20), "0.02825"),
+    # 100 · 3, 900 · 10, 50 · 60, and a call
+    ("pictures", Tokens(input=1000, output=50), Details(image_input=900, image_output=50), "0.0133"),
+    # 50 · .3, 20 · 10, 30 · 40, and a call
+    (
+        "cached beyond text",
+        Tokens(input=100, output=0, cached_input=50),
+        Details(audio_input=30, image_input=40),
+        "0.002415",
+    ),
+    # 80 · .3, 20 · 40, and a call
+    (
+        "cached beyond pictures",
+        Tokens(input=100, output=0, cached_input=80),
+        Details(audio_input=30, image_input=40),
+        "0.001824",
+    ),
+    ("reasoning", Tokens(input=0, output=100), Details(reasoning=80), "0.0025"),  # output once
+    ("tools", Tokens(input=0, output=0), Details(server_tool_calls=3), "0.031"),
+    ("at the bound", Tokens(input=200_000, output=0), Details(), "0.601"),
+    (
+        "above the bound",
+        Tokens(input=200_001, output=10),
+        Details(audio_output=10),
+        "1.201231",
+    ),  # 6 · 200 001, 22.5 · 10
+    ("half price", Tokens(input=1000, output=100), Details(service_tier="flex"), "0.00325"),  # of tokens only
+    ("dearer", Tokens(input=1, output=0), Details(service_tier="priority"), "0.0010052503"),  # 3 · 1.7501
+    ("a tier without a factor", Tokens(input=1000, output=100), Details(service_tier="default"), "0.0055"),
+    (
+        "more parts than input",
+        Tokens(input=10, output=0, cached_input=20),
+        Details(cache_write=30, audio_input=40),
+        "0.001003",
+    ),
+]
+
+
+@pytest.mark.parametrize(("tokens", "details", "cost"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS])
+def test_each_token_of_a_call_costs_its_own_price_once(tokens: Tokens, details: Details, cost: str) -> None:
+    figures = cost_figures(tokens, details)
+    assert WHOLE.cost(figures, details.service_tier, is_long=WHOLE.is_long(tokens.input)) == Decimal(cost)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 60)] * 9), min_size=1, max_size=9))
+def test_the_cost_of_a_sum_is_the_sum_of_the_costs(calls: list[tuple[int, ...]]) -> None:
+    each = [cost_figures(Tokens._make(call[:3]), Details._make((*call[3:], ""))) for call in calls]
+    total = CostFigures(*map(sum, zip(*each, strict=True)))
+    assert WHOLE.cost(total) == sum(map(WHOLE.cost, each))
+
+
+@given(st.tuples(*[st.integers(0, 60)] * 9))
+def test_no_part_of_a_call_is_negative_and_none_counts_twice(call: tuple[int, ...]) -> None:
+    figures = cost_figures(Tokens._make(call[:3]), Details._make((*call[3:], "")))
+    assert min(figures) >= 0
+    parts = figures.cached_input + figures.cache_write + figures.audio_input + figures.image_input
+    assert parts <= figures.input
+    assert figures.cache_write_1h <= figures.cache_write
+    assert figures.audio_output + figures.image_output <= figures.output
+
+
+def test_kinds_without_a_price_cost_what_their_default_does() -> None:
+    prices = token_prices(Decimal(3), Decimal(15), cache_write=Decimal(4))
+    assert prices == tuple(map(Decimal, (3, 3, 4, 4, 3, 3, 15, 15, 15)))
 
 
 @given(st.lists(AMOUNTS, max_size=9))

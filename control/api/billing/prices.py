@@ -21,6 +21,7 @@ from policy.prices import (
     parse_amount,
     parse_currency,
     parse_date,
+    token_prices,
 )
 
 
@@ -94,9 +95,11 @@ async def _put(request: ApiRequest) -> PriceV1:
         slug=body.slug,
         valid_from_ms=parse_date(body.valid_from),
         currency=body.currency,
-        input=parse_amount(body.input_per_million),
-        cached_input=parse_amount(body.cached_input_per_million or body.input_per_million),
-        output=parse_amount(body.output_per_million),
+        tokens=token_prices(
+            parse_amount(body.input_per_million),
+            parse_amount(body.output_per_million),
+            cached_input=parse_amount(body.cached_input_per_million or body.input_per_million),
+        ),
         per_call=parse_amount(body.per_call or "0"),
     )
     return price_response(await prices.put_price(request.store, request.workspace_id, price))

@@ -69,8 +69,8 @@ def shown_price(price: Price) -> dict[str, str]:
         "slug": price.slug,
         "valid_from": date_text(price.valid_from_ms),
         "currency": price.currency,
-        "input_per_million": amount_text(price.input),
-        "cached_input_per_million": amount_text(price.cached_input),
-        "output_per_million": amount_text(price.output),
+        "input_per_million": amount_text(price.tokens.input),
+        "cached_input_per_million": amount_text(price.tokens.cached_input),
+        "output_per_million": amount_text(price.tokens.output),
         "per_call": amount_text(price.per_call),
     }

@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import attrgetter, itemgetter
 
 from control.edges.sql.billing.sum_records import DaySums, SumSlice
-from policy.prices import Figures, Money, Price, Rates, Usage, amount_of, date_text
+from policy.prices import CostFigures, Figures, Money, Price, Rates, Usage, amount_of, date_text
 
 _FAR_MS = 1 << 62
 Name = tuple[str, ...]
@@ -71,7 +71,7 @@ class ReportGroup:
                 priced.slug,
                 priced.price,
                 Usage._make(figures),
-                None if priced.rates is None else amount_of(priced.rates.cost(figures)),
+                None if priced.rates is None else amount_of(priced.rates.cost(CostFigures(*figures))),
             )
             for priced, figures in items
         ]
@@ -96,7 +96,7 @@ class ReportGroup:
         units: dict[str, int] = defaultdict(int)
         for priced, figures in self.sums.items():
             if priced.rates is not None:
-                units[priced.currency] += priced.rates.cost(figures)
+                units[priced.currency] += priced.rates.cost(CostFigures(*figures))
         return {currency: amount_of(units[currency]) for currency in sorted(units)} or None
 
 
@@ -123,7 +123,7 @@ class PricedSlugs:
 def _priced(slug: str, price: Price | None, until_ms: int) -> PricedSlug:
     if price is None:
         return PricedSlug(slug, None, None, "", until_ms)
-    return PricedSlug(slug, price, price.rates, price.currency, until_ms)
+    return PricedSlug(slug, price, price.rates(), price.currency, until_ms)
 
 
 class _ValidPrices(dict[str, PricedSlug]):

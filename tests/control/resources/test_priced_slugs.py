@@ -3,11 +3,11 @@
 from decimal import Decimal
 
 from control.resources.billing.report_groups import PricedSlugs
-from policy.prices import Price
+from policy.prices import Price, token_prices
 
 
 def price(valid_from_ms: int, slug: str = "acme/chat") -> Price:
-    return Price(slug, valid_from_ms, "EUR", *[Decimal(1)] * 4)
+    return Price(slug, valid_from_ms, "EUR", token_prices(Decimal(1), Decimal(1)))
 
 
 def test_the_price_of_a_time_is_the_latest_that_is_valid() -> None:

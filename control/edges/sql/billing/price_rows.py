@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prices
-from policy.prices import Price
+from policy.prices import Price, token_prices
 
 Position = tuple[str, int]
 """Slug and `valid_from_ms`, by which lists are ordered."""
@@ -27,9 +27,9 @@ async def put_price(tx: WriteTx, workspace_id: str, price: Price) -> None:
     """Insert the price, or replace the slug's price of the same date."""
     values = {
         "currency": price.currency,
-        "input_per_million": str(price.input),
-        "cached_input_per_million": str(price.cached_input),
-        "output_per_million": str(price.output),
+        "input_per_million": str(price.tokens.input),
+        "cached_input_per_million": str(price.tokens.cached_input),
+        "output_per_million": str(price.tokens.output),
         "per_call": str(price.per_call),
         "updated_at_ms": tx.now_ms,
     }
@@ -79,4 +79,4 @@ def _price(row: Any) -> Price:
     """Read the columns by place: a report has thousands of prices, and names take longer than all the rest."""
     slug, valid_from_ms, currency, *amounts = row
     input, cached_input, output, per_call = map(Decimal, amounts)
-    return Price(slug, valid_from_ms, currency, input, cached_input, output, per_call)
+    return Price(slug, valid_from_ms, currency, token_prices(input, output, cached_input=cached_input), per_call)

@@ -24,7 +24,7 @@ from control.resources.billing import usage_report
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
-from policy.prices import DAY_MS, Price
+from policy.prices import DAY_MS, Price, token_prices
 from tests.control.billing import HOLDBACK_S, clock_ms
 from tests.control.plane import ControlPlane
 
@@ -140,14 +140,14 @@ async def filled_wide(plane: ControlPlane) -> EventWindow:
     """A window in which each entity has a sum of each slug on each day, and each slug a price of its own on each."""
     store = plane.store
     first_ms = (await clock_ms(store) // DAY_MS - DAYS) * DAY_MS
-    amounts = [Decimal(amount) for amount in ("3", "0.3", "15", "0")]
+    amounts = token_prices(Decimal(3), Decimal(15), cached_input=Decimal("0.3"))
     async with store.write() as tx:
         parameters = {"workspace": plane.workspace_id, "first": first_ms}
         await tx.conn.execute(text(_FILL_WIDE), parameters)
         until_ms = first_ms + DAYS * DAY_MS
         await tx.conn.execute(text(_PROGRESS), {**parameters, "until": until_ms})
         for slug, day in product(range(SLUGS), range(DAYS)):
-            price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", *amounts)
+            price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", amounts)
             await put_price(tx, plane.workspace_id, price)
     return EventWindow(plane.workspace_id, first_ms, until_ms)
 
