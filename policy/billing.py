@@ -25,8 +25,14 @@ MAX_REPORTED_TOKENS = 4_000_000
 REPORTED = "REPORTED"
 COUNTED = "COUNTED"
 """The sources of a call's figures: all reported by its provider, or at least one counted by us."""
+MAX_TIER_CHARS = 64
+"""The longest name of a service tier that is recorded. A longer one is none that a price can have."""
 EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]'
 """The second half of an event's JSON without its end, how the call ended: UTC milliseconds, status, `Tokens`."""
+
+FIRST_ERROR_STATUS = 400
+TIERS_KEPT = 128
+"""Names of service tiers whose details stay in memory."""
 
 PAYERS_KEPT = 4096
 """(key, slug) pairs whose shared members stay encoded, at about 300 bytes each."""
@@ -78,7 +84,12 @@ NO_DETAILS = Details()
 
 
 class BillingEvent(NamedTuple):
-    """One admitted and dispatched call through a slug. `idempotency_key` is a ULID, made before dispatch."""
+    """One admitted and dispatched call through a slug. `idempotency_key` is a ULID, made before dispatch.
+
+    `source`: `REPORTED` or `COUNTED`; None in an event of an older proxy, which has no details either. `group_path`:
+    the ids from the root to the calling group, each with `/`; "" in an event of an older proxy. `is_count`: the call
+    only counted tokens.
+    """
 
     idempotency_key: str
     workspace_id: str
@@ -91,18 +102,27 @@ class BillingEvent(NamedTuple):
     status: int
     tokens: Tokens
     request_metadata: Mapping[str, Any] | None = None
+    details: Details = NO_DETAILS
+    source: str | None = None
+    group_path: str = ""
+    is_count: bool = False
+
+    @property
+    def is_charged(self) -> bool:
+        """Return whether the call costs `per_call`. In events of older proxies each one does."""
+        return self.source is None or (self.status < FIRST_ERROR_STATUS and not self.is_count)
 
     def to_wire(self) -> dict[str, Any]:
         """The event as ingest takes it."""
         start = event_start(
             idempotency_key=self.idempotency_key,
-            payer=payer_members(
-                Payer(self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug)
-            ),
+            payer=payer_members(Payer(*itemgetter(*Payer._fields)(self._asdict()))),
             request_id=self.request_id,
             request_metadata=self.request_metadata,
         )
-        end = event_end(self.ended_at_ms, self.status, self.tokens, event_details(NO_DETAILS, None))
+        end = event_end(
+            self.ended_at_ms, self.status, self.tokens, event_details(self.details, self.source, is_count=self.is_count)
+        )
         wire: dict[str, Any] = orjson.loads(join_event(start, end))
         return wire
 
@@ -122,8 +142,10 @@ class BillingEvent(NamedTuple):
             raise TypeError("ended_at_ms and status are whole numbers of at least 0")
         if not isinstance(wire["request_metadata"], Mapping | None):
             raise TypeError("request_metadata is an object or null")
-        rest = {name: wire[name] for name in cls._fields if name != "tokens"}
-        return cls(tokens=Tokens.from_wire([min(count, MAX_COUNT) for count in counts]), **rest)
+        further = {name: column[0] for name, column in _further([wire]).items()}
+        members = {name: wire[name] for name in _REQUIRED} | further
+        members["tokens"] = Tokens.from_wire([min(count, MAX_COUNT) for count in counts])
+        return cls(**members)
 
 
 def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
@@ -132,7 +154,10 @@ def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
     Reads them column by column, in a fifth of the time of `from_wire`, which says what is wrong.
     """
     try:
-        columns = dict(zip(BillingEvent._fields, zip(*map(_wire_members, wires), strict=True), strict=True))
+        columns: dict[str, Sequence[Any]] = dict(
+            zip(_REQUIRED, zip(*map(_wire_members, wires), strict=True), strict=True)
+        )
+        further = _further(wires)
     except (KeyError, TypeError, ValueError):
         return None
     counts = columns["tokens"]
@@ -146,7 +171,8 @@ def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
     if not set(map(type, columns["request_metadata"])) <= {dict, NoneType}:
         return None
     columns["tokens"] = tuple(map(Tokens._make, counts))
-    return list(map(BillingEvent._make, zip(*columns.values(), strict=True)))
+    columns |= further
+    return list(map(BillingEvent._make, zip(*map(columns.__getitem__, BillingEvent._fields), strict=True)))
 
 
 def event_start(
@@ -249,7 +275,17 @@ def public_event(row: EventRow, timestamp: str) -> dict[str, Any]:
     }
 
 
-_wire_members = itemgetter(*BillingEvent._fields)
+_DEFAULTS: Mapping[str, Any] = {
+    "details": (),
+    "service_tier": "",
+    "source": None,
+    "group_path": "",
+    "is_count": False,
+}
+"""The members that an older proxy does not write, and their values then."""
+_SOURCES = {None, REPORTED, COUNTED}
+_REQUIRED = tuple(name for name in BillingEvent._fields if name not in _DEFAULTS)
+_wire_members = itemgetter(*_REQUIRED)
 _TEXTS = (
     "idempotency_key",
     "workspace_id",
@@ -267,3 +303,33 @@ def _is_figure(value: object) -> bool:
 
 def _is_count(value: object) -> bool:
     return _is_figure(value) and value <= MAX_COUNT  # type: ignore[operator]  # it is an int
+
+
+def _further(wires: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    """The columns of what an older proxy does not write. Raises TypeError or ValueError if an event is malformed."""
+    columns: dict[str, Sequence[Any]] = {
+        name: [wire.get(name, default) for wire in wires] for name, default in _DEFAULTS.items()
+    }
+    tiers = columns.pop("service_tier")
+    if set(map(type, chain(tiers, columns["group_path"]))) != {str}:
+        raise TypeError("service_tier and group_path are text")
+    if not set(columns["source"]) <= _SOURCES:
+        raise ValueError(f"source is {REPORTED} or {COUNTED}")
+    columns["details"] = list(map(_details, columns["details"], tiers))
+    columns["is_count"] = [is_count is True for is_count in columns["is_count"]]
+    return columns
+
+
+def _details(figures: Sequence[int], tier: str) -> Details:
+    if figures == ():
+        return _details_of_tier(tier)
+    if not isinstance(figures, list) or not all(map(_is_figure, figures)):
+        raise ValueError("details are whole numbers of at least 0")
+    counts = [min(figure, MAX_COUNT) for figure in figures[: len(NO_DETAILS.figures)]]
+    return Details(*counts)._replace(service_tier=_details_of_tier(tier).service_tier)
+
+
+@lru_cache(TIERS_KEPT)
+def _details_of_tier(tier: str) -> Details:
+    """Details of which no figure is known. A tier is what a provider reported, and no event fails for it."""
+    return Details(service_tier=tier.replace("\0", "")[:MAX_TIER_CHARS])

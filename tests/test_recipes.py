@@ -17,9 +17,9 @@ from control.api.console.pages import PAGES
 from control.api.endpoints import GatewayTargetV1
 from control.api.events import GatewayEventV1
 from control.edges.sql.events.ingest import NewEvent
-from control.edges.sql.tables import events
+from control.edges.sql.tables import DETAIL_FIGURES, events
 from control.errors import DomainError
-from policy.billing import BillingEvent
+from policy.billing import BillingEvent, Details
 from policy.endpoints import PROVIDERS
 from policy.limits.kinds import KINDS, LimitType, Unit
 from proxy.refusals import RefusalError
@@ -116,8 +116,10 @@ def columns_of_an_event() -> list[str]:
 
 
 def test_event_is_stored_with_every_field() -> None:
-    fields = set(BillingEvent._fields) - {"tokens", "ended_at_ms"}
-    assert fields <= set(NewEvent._fields), "add a column"
+    in_other_columns = {"tokens", "ended_at_ms", "details", "is_count"}
+    assert set(BillingEvent._fields) - in_other_columns <= set(NewEvent._fields), "add a column"
+    figures = [name.removesuffix("_tokens") for name in DETAIL_FIGURES]
+    assert (*figures, "service_tier") == Details._fields, "add a column"
     assert set(NewEvent._fields) == set(events.c.keys())
 
 

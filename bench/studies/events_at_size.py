@@ -25,6 +25,7 @@ from control.edges.sql.events.rows import page_of_events, queries_of
 from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Connection, Store
 from control.records.events import EventPosition, EventWindow
+from tests.control.billing import EVENT_COLUMNS
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
 
 DAYS = 92
@@ -42,7 +43,8 @@ PAGES = {
 }
 _SPELLED = "substr('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 1 + (({ms}) >> {shift} & 31)::int, 1)"
 _FILL = (
-    "INSERT INTO events SELECT {key} || lpad(n::text, 16, '0'), '{workspace}', 'grp_1',"
+    f"INSERT INTO events ({EVENT_COLUMNS})"
+    " SELECT {key} || lpad(n::text, 16, '0'), '{workspace}', 'grp_1',"
     " 'customer-' || (n % 1000), 'tg_key' || lpad((n % 1000)::text, 8, '0'), '0123456789abcdef0123456789abcdef',"
     " 'acme/chat', {ms} + 1500 + n % 60000, 100, 500, 20, 200, NULL, {ms} FROM generate_series(0, {count} - 1) AS n"
 )
@@ -75,7 +77,7 @@ def fill_sqlite(path: Path, first_ms: int, count: int) -> None:
             yield (f"{first_key_of(ms)}{n:016}", *names, ms + 1500 + n % 60000, 100, 500, 20, 200, None, ms)
 
     with contextlib.closing(sqlite3.connect(path)) as plain, plain:
-        plain.executemany(f"INSERT INTO events VALUES ({', '.join('?' * 14)})", rows())
+        plain.executemany(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({', '.join('?' * 14)})", rows())
         plain.execute("ANALYZE")
 
 

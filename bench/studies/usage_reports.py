@@ -36,6 +36,7 @@ from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageR
 from control.resources.billing_events import EventReader
 from control.resources.workspaces import create_workspace
 from policy.prices import DAY_MS, Price, token_prices
+from tests.control.billing import EVENT_COLUMNS
 from tests.postgres_server import find_binaries, running_postgres
 
 DAYS = 92
@@ -93,7 +94,7 @@ async def fill(store: Store, workspace_id: str, shape: Shape, first_ms: int, cou
     key = f"{spelled} || {_PADDED[dialect].format(place=f'n + {(USUAL, *WORST).index(shape)}000000000')}"
     pair = _PAIR.format(step=shape.step, width=shape.width, pairs=shape.entities * shape.slugs)
     words = {"pair": pair, "entities": shape.entities, "prefix": shape.name, "ms": _MS, "numbers": _NUMBERS[dialect]}
-    statement = f"INSERT INTO events {_ROW.format(key=key, **words)}"
+    statement = f"INSERT INTO events ({EVENT_COLUMNS}) {_ROW.format(key=key, **words)}"
     for day in range(DAYS):
         show(f"{dialect}, {shape.name}: day {day + 1} of {DAYS}")
         values = {"workspace": workspace_id, "day": first_ms + day * DAY_MS, "count": count // DAYS}

@@ -34,7 +34,9 @@ _TEXTS = {
     "api_key_prefix": 128,
     "request_id": 128,
     "model_slug": 257,
+    "group_path": 1024,
 }
+_MAY_BE_EMPTY = ("group_path",)
 
 
 async def _post(request: web.Request) -> web.Response:
@@ -98,7 +100,9 @@ def _are_sound(events: Sequence[BillingEvent]) -> bool:
     """Return whether `_check` finds no fault in any of them. Most events share most of their texts."""
     for name, longest in _TEXTS.items():
         texts = set(map(attrgetter(name), events))
-        if max(map(len, texts)) > longest or "" in texts or "\0" in "".join(texts):
+        if max(map(len, texts)) > longest or "\0" in "".join(texts):
+            return False
+        if "" in texts and name not in _MAY_BE_EMPTY:
             return False
     return max(event.status for event in events) <= _MAX_STATUS
 
@@ -120,8 +124,9 @@ def _check(event: BillingEvent) -> None:
     """
     for name, longest in _TEXTS.items():
         text = getattr(event, name)
-        if not 1 <= len(text) <= longest or "\0" in text:
-            raise ValueError(f"{name} must be text of 1 to {longest} characters")
+        shortest = int(name not in _MAY_BE_EMPTY)
+        if not shortest <= len(text) <= longest or "\0" in text:
+            raise ValueError(f"{name} must be text of {shortest} to {longest} characters, without NUL")
     if event.status > _MAX_STATUS:
         raise ValueError("status must be at most 999")
 

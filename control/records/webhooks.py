@@ -24,11 +24,15 @@ class WebhookRecord:
     updated_at_ms: int
     managed_by: str | None = None
     managed_at_ms: int | None = None
+    include_details: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRecord:
-    """One message to one webhook, through all its attempts."""
+    """One message to one webhook, through all its attempts.
+
+    `costs`: JSON, what each of its events costs by the prices of when it was queued. None: it has no details.
+    """
 
     id: str
     webhook_id: str
@@ -43,6 +47,7 @@ class DeliveryRecord:
     lease: str | None
     leased_until_ms: int
     ended_at_ms: int | None
+    costs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

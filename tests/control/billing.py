@@ -7,11 +7,16 @@ from sqlalchemy import text
 
 from control.edges.sql.events.clock import ClockReading, EventClock
 from control.edges.sql.events.ingest import Ingest, Outbox
-from control.edges.sql.store import Connection, Store
+from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.events import EventWindow
 from control.resources.billing_events import EventReader
 from policy.billing import BillingEvent, Tokens
 
+EVENT_COLUMNS = (
+    "idempotency_key, workspace_id, group_id, external_entity_id, api_key_prefix, request_id, model_slug, timestamp_ms,"
+    " input_tokens, output_tokens, cached_input_tokens, status, request_metadata, ingested_at_ms"
+)
+"""The columns of `events` in every version, and all that older ones write."""
 HOLDBACK_S = 60.0
 FAR_MS = 1 << 60
 
@@ -68,10 +73,30 @@ _POSTGRES_ROW = _ROW.format(
 )
 _FILL_QUERIES = {
     "sqlite": "WITH RECURSIVE numbers(n) AS (SELECT :first UNION ALL SELECT n + 1 FROM numbers WHERE n < :last)"
-    f" INSERT INTO events {_LITE_ROW} FROM numbers",
-    "postgresql": f"INSERT INTO events {_POSTGRES_ROW}"
+    f" INSERT INTO events ({EVENT_COLUMNS}) {_LITE_ROW} FROM numbers",
+    "postgresql": f"INSERT INTO events ({EVENT_COLUMNS}) {_POSTGRES_ROW}"
     " FROM generate_series(CAST(:first AS bigint), CAST(:last AS bigint)) AS n",
 }
+
+
+async def store_as_an_older_version(store: Store, batch: Sequence[BillingEvent]) -> int:
+    """Insert what is new of a batch as control did before events had details; returns how many that were."""
+    rows = [
+        {
+            **event._asdict(),
+            "timestamp_ms": event.ended_at_ms,
+            **{f"{name}_tokens": count for name, count in event.tokens._asdict().items()},
+            "ingested_at_ms": event.ended_at_ms,
+        }
+        for event in batch
+    ]
+    places = ", ".join(f":{name.strip()}" for name in EVENT_COLUMNS.split(","))
+    statement = text(f"INSERT INTO events ({EVENT_COLUMNS}) VALUES ({places}) ON CONFLICT DO NOTHING")
+
+    async def work(tx: WriteTx) -> int:
+        return sum([(await tx.conn.execute(statement, row)).rowcount for row in rows])
+
+    return await store.transact(work)
 
 
 def ingest_and_reader(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:

@@ -45,6 +45,33 @@ def test_fields_of_a_newer_proxy_are_ignored() -> None:
     assert BillingEvent.from_wire(WIRE | {"shiny": 1}) == EVENT
 
 
+FURTHER: list[dict[str, Any]] = [
+    {"source": "REPORTED"},
+    {"source": "COUNTED", "service_tier": "flex"},
+    {"source": "REPORTED", "details": [1, 2, 3, 4, 5, 6, 7, 8], "group_path": "g0/g/", "is_count": True},
+]
+
+
+@pytest.mark.parametrize("further", FURTHER)
+def test_what_else_a_call_cost_survives_a_round_trip(further: dict[str, Any]) -> None:
+    event = BillingEvent.from_wire(WIRE | further)
+    assert orjson.loads(orjson.dumps(event.to_wire())) == WIRE | further
+    assert events_from_wires([WIRE, WIRE | further]) == [EVENT, event]
+
+
+def test_an_event_of_an_older_proxy_has_no_details_and_costs_a_call() -> None:
+    assert EVENT.source is None
+    assert EVENT._replace(status=500).is_charged
+    assert EVENT._replace(source="REPORTED").is_charged
+    assert not EVENT._replace(source="REPORTED", status=400).is_charged
+    assert not EVENT._replace(source="REPORTED", is_count=True).is_charged
+
+
+def test_more_details_than_are_known_are_ignored_and_large_ones_capped() -> None:
+    details = BillingEvent.from_wire(WIRE | {"details": [2**60, *range(2, 11)], "service_tier": "x" * 99}).details
+    assert details == (MAX_COUNT, 2, 3, 4, 5, 6, 7, 8, "x" * 64)
+
+
 @pytest.mark.parametrize("field", list(WIRE))
 def test_a_missing_field_is_named_in_the_error(field: str) -> None:
     with pytest.raises(KeyError, match=field):
@@ -70,6 +97,13 @@ WRONG: list[tuple[str, Any]] = [
     ("status", True),
     ("request_metadata", "text"),
     ("request_metadata", [1]),
+    ("details", [1, -1]),
+    ("details", [1.0]),
+    ("details", 7),
+    ("service_tier", None),
+    ("group_path", 1),
+    ("source", "GUESSED"),
+    ("source", []),
 ]
 
 

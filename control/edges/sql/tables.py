@@ -3,7 +3,20 @@
 Times are epoch milliseconds, JSON is text, ids are compared byte by byte on both databases.
 """
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, MetaData, String, Table, Text, false
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    false,
+)
 
 naming = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -204,6 +217,18 @@ endpoints = Table(
     Index("ix_endpoints_workspace_id_id", "workspace_id", "id"),
 )
 
+DETAIL_FIGURES = (
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "reasoning_tokens",
+    "audio_input_tokens",
+    "audio_output_tokens",
+    "image_input_tokens",
+    "image_output_tokens",
+    "server_tool_calls",
+)
+"""The columns of `policy.billing.Details`, in its order. Null takes no room on PostgreSQL, a 0 eight bytes."""
+
 events = Table(
     "events",
     metadata,
@@ -221,6 +246,11 @@ events = Table(
     Column("status", Integer, nullable=False),
     Column("request_metadata", Text, nullable=True),
     Column("ingested_at_ms", BigInteger, nullable=False),
+    Column("source", Text, nullable=True),  # null: an event of an older proxy, which has no details either
+    Column("group_path", Id, nullable=True),  # ids from the root to the calling group, each with `/`; null: not known
+    Column("service_tier", Text, nullable=True),  # null: none reported
+    *(Column(name, BigInteger, nullable=True) for name in DETAIL_FIGURES),  # null: 0, as in most events
+    Column("charged", SmallInteger, nullable=False, server_default="1"),  # 1: the call costs `per_call`; else 0
     Index("ix_events_workspace_time", "workspace_id", "timestamp_ms", "idempotency_key"),
     Index("ix_events_entity_time", "workspace_id", "external_entity_id", "timestamp_ms", "idempotency_key"),
     Index(
@@ -275,6 +305,7 @@ webhooks = Table(
     Column("updated_at_ms", BigInteger, nullable=False),
     Column("managed_by", Text, nullable=True),  # the policy file that owns it
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
+    Column("include_details", Boolean, nullable=False, server_default=false()),
     Index("ix_webhooks_workspace_id_id", "workspace_id", "id"),
 )
 
@@ -298,6 +329,7 @@ webhook_deliveries = Table(
     Column("lease", Id, nullable=True),
     Column("leased_until_ms", BigInteger, nullable=False),
     Column("ended_at_ms", BigInteger, nullable=True),
+    Column("costs", Text, nullable=True),  # of its events, in their order; null: the message has no details
     Index("ix_webhook_deliveries_webhook_id_id", "webhook_id", "id"),
     Index("ix_webhook_deliveries_ended", "status", "ended_at_ms"),
 )

@@ -31,8 +31,8 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.tables import events
 from control.records.events import EventPosition, EventWindow
 from control.retention import RetentionDays, delete_old_records
-from policy.billing import BillingEvent
-from tests.control.billing import clock_ms, event, ingest_and_reader
+from policy.billing import BillingEvent, Details
+from tests.control.billing import clock_ms, event, ingest_and_reader, store_as_an_older_version
 from tests.postgres_server import PostgresServer
 
 FAR_MS = 1 << 60
@@ -300,7 +300,7 @@ async def test_a_table_of_the_version_before_becomes_the_first_partition(server_
     await migrate_down(server_store.engine, "0008")
     odd = [event(n, now_ms + n * DAY_MS, idempotency_key=f"plain-{n}") for n in range(3)]
     for more in ([event_at(now_ms - n, n) for n in range(50)], odd):
-        await _downgraded_take(server_store, more)
+        assert await store_as_an_older_version(server_store, more) == len(more)
         before = await listed_plainly(server_store)
         await migrate(server_store.engine)
         assert await listed(server_store, EventWindow("ws_1", 0, FAR_MS)) == before
@@ -315,11 +315,6 @@ async def test_a_table_of_the_version_before_becomes_the_first_partition(server_
         == partition_of(time_of(str(first.beyond_key))).name
     )
     assert set((await where(server_store)).values()) == {"events_before", REST}
-
-
-async def _downgraded_take(store: Store, batch: list[BillingEvent]) -> None:
-    ingest, _ = ingest_and_reader(store, LONG_S)
-    assert await ingest.commit(batch) == len(batch)
 
 
 async def listed_plainly(store: Store) -> list[EventPosition]:
@@ -339,6 +334,33 @@ async def test_a_migration_waits_for_a_long_transaction_and_says_so(
         while "The database migration waits" not in caplog.text:
             await asyncio.sleep(0.05)
         # Between two tries nobody waits for the migration.
-        await _downgraded_take(server_store, [event_at(0, 1)])
+        assert await store_as_an_older_version(server_store, [event_at(0, 1)]) == 1
     await migrating
     assert len(await listed(server_store, EventWindow("ws_1", 0, FAR_MS))) == 1
+
+
+async def test_details_reach_all_partitions_and_no_partition_is_rewritten_for_them(server_store: Store) -> None:
+    now_ms = await clock_ms(server_store)
+    await migrate_down(server_store.engine, "0014")
+    old = event_at(now_ms, 1)
+    assert await store_as_an_older_version(server_store, [old]) == 1
+    file = text(f"SELECT pg_relation_filenode('{REST}')")
+    async with server_store.read() as conn:
+        before = (await conn.execute(file)).scalar_one()
+    await migrate(server_store.engine)
+    async with server_store.read() as conn:
+        assert (await conn.execute(file)).scalar_one() == before
+    ingest, _ = ingest_and_reader(server_store, LONG_S)
+    moved = event_at(now_ms, 2, source="REPORTED", details=Details(cache_write=7))
+    late = event_at(now_ms, 3, source="COUNTED", details=Details(reasoning=8))
+    assert await ingest.commit([old, moved]) == 1
+    await add_days(server_store)
+    assert await ingest.commit([moved, late]) == 1
+    assert REST not in (await where(server_store)).values()
+    query = select(events.c.source, events.c.cache_write_tokens, events.c.reasoning_tokens, events.c.charged)
+    async with server_store.read() as conn:
+        assert (await conn.execute(query.order_by(events.c.idempotency_key))).all() == [
+            (None, None, None, 1),
+            ("REPORTED", 7, None, 1),
+            ("COUNTED", None, 8, 1),
+        ]

@@ -9,11 +9,19 @@ import pytest
 from sqlalchemy import insert, select
 
 from control.edges.sql.store import Store, WriteTx
-from control.edges.sql.tables import api_keys, events, webhooks, workspaces
+from control.edges.sql.tables import DETAIL_FIGURES, api_keys, events, webhooks, workspaces
 from control.errors import IngestTooSlowError
 from control.records.events import EventWindow
-from policy.billing import Tokens
-from tests.control.billing import HOLDBACK_S, ShiftedClock, clock_ms, event, event_key, ingest_and_reader
+from policy.billing import Details, Tokens
+from tests.control.billing import (
+    HOLDBACK_S,
+    ShiftedClock,
+    clock_ms,
+    event,
+    event_key,
+    ingest_and_reader,
+    store_as_an_older_version,
+)
 from tests.control.plane import TOKEN, ControlPlane
 
 
@@ -48,6 +56,65 @@ async def test_an_event_is_stored_as_it_was_told(store: Store) -> None:
     assert (row.input_tokens, row.output_tokens, row.cached_input_tokens, row.status) == (2**53, 7, 5, 200)
     assert row.timestamp_ms == now_ms
     assert orjson.loads(row.request_metadata) == original.request_metadata
+
+
+DETAILS = ("source", "service_tier", *DETAIL_FIGURES, "charged")
+
+
+async def test_what_else_a_call_cost_is_stored_and_what_it_did_not_takes_no_room(store: Store) -> None:
+    ingest, _ = ingest_and_reader(store)
+    whole = Details(1, 2, 3, 4, 5, 6, 7, 8, "flex")
+    batch = [
+        event(1, source="COUNTED", details=whole),
+        event(2, source="REPORTED", details=Details(reasoning=9)),
+        event(3, source="REPORTED", status=500),
+        event(4, source="REPORTED", is_count=True),
+        event(5, status=500),
+    ]
+    for events_at_once in ([batch[2]], batch):
+        await ingest.commit(events_at_once)
+    nothing = (None,) * len(DETAIL_FIGURES)
+    assert [tuple(getattr(row, name) for name in DETAILS) for _, row in sorted((await rows_of(store)).items())] == [
+        ("COUNTED", "flex", 1, 2, 3, 4, 5, 6, 7, 8, 1),
+        ("REPORTED", None, None, None, 9, *nothing[3:], 1),
+        ("REPORTED", None, *nothing, 0),
+        ("REPORTED", None, *nothing, 0),
+        (None, None, *nothing, 1),
+    ]
+
+
+async def test_an_event_that_is_told_again_keeps_its_first_details(store: Store) -> None:
+    ingest, _ = ingest_and_reader(store)
+    assert await ingest.commit([event(1, source="COUNTED", details=Details(reasoning=4), group_path="a/grp_1/")]) == 1
+    before = await rows_of(store)
+    again = event(1, source="REPORTED", details=Details(9, service_tier="flex"), group_path="b/grp_1/")
+    assert await ingest.commit([again, event(1)]) == 0
+    assert await rows_of(store) == before
+
+
+async def test_an_event_of_an_older_version_of_control_has_no_details_and_costs_a_call(store: Store) -> None:
+    assert await store_as_an_older_version(store, [event(1, status=500)]) == 1
+    (row,) = (await rows_of(store)).values()
+    assert [getattr(row, name) for name in DETAILS] == [None] * (len(DETAILS) - 1) + [1]
+    assert row.group_path is None
+
+
+async def test_an_event_has_the_path_that_its_proxy_told_else_that_of_its_group_now(plane: ControlPlane) -> None:
+    root = await plane.group("root")
+    child = await plane.group("child", root["id"])
+    batch = [
+        event(1, group_id=child["id"], group_path=f"grp_of_then/{child['id']}/"),
+        event(2, group_id=child["id"]),
+        event(3, group_id="grp_deleted"),
+        event(4, group_id=root["id"]),
+    ]
+    await ingest_and_reader(plane.store)[0].commit(batch)
+    assert [row.group_path for _, row in sorted((await rows_of(plane.store)).items())] == [
+        f"grp_of_then/{child['id']}/",
+        f"{root['id']}/{child['id']}/",
+        "grp_deleted/",
+        f"{root['id']}/",
+    ]
 
 
 async def test_metadata_that_no_webhook_is_sent_is_not_stored(store: Store) -> None:
@@ -223,6 +290,10 @@ async def test_numbers_in_metadata_are_stored_digit_by_digit(plane: ControlPlane
         {"ended_at_ms": -1},
         {"status": 1000},
         {"request_metadata": [1]},
+        {"group_path": "x" * 1025},
+        {"group_path": "a\0b/"},
+        {"details": [-1]},
+        {"source": "GUESSED"},
     ],
 )
 async def test_a_malformed_event_is_named_and_nothing_of_its_batch_is_taken(
@@ -249,6 +320,13 @@ async def test_no_event_is_refused_for_the_size_of_its_figures(plane: ControlPla
     assert await post(plane, {"events": wires}) == (200, {"accepted": 2})
     rows = await rows_of(plane.store)
     assert (rows[event_key(2)].input_tokens, rows[event_key(2)].output_tokens) == (2**53 - 1, 2**53 - 1)
+
+
+async def test_no_event_is_refused_for_the_name_of_its_service_tier(plane: ControlPlane) -> None:
+    """It is what a provider reported."""
+    wire = event(1).to_wire() | {"source": "REPORTED", "service_tier": f"fl\0ex{'x' * 100}"}
+    assert await post(plane, {"events": [wire]}) == (200, {"accepted": 1})
+    assert (await rows_of(plane.store))[event_key(1)].service_tier == f"flex{'x' * 60}"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"events": 1}', b"\xff", orjson.dumps({"events": [1] * 4001})])
