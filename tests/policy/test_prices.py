@@ -112,14 +112,14 @@ def test_each_token_of_a_call_costs_its_own_price_once(tokens: Tokens, details: 
     assert WHOLE.cost(figures, details.service_tier, is_long=WHOLE.is_long(tokens.input)) == Decimal(cost)
 
 
-@given(st.lists(st.tuples(*[st.integers(0, 60)] * 9), min_size=1, max_size=9))
+@given(st.lists(st.tuples(*[st.integers(0, 60)] * 11), min_size=1, max_size=9))
 def test_the_cost_of_a_sum_is_the_sum_of_the_costs(calls: list[tuple[int, ...]]) -> None:
     each = [cost_figures(Tokens._make(call[:3]), Details._make((*call[3:], ""))) for call in calls]
     total = CostFigures(*map(sum, zip(*each, strict=True)))
     assert WHOLE.cost(total) == sum(map(WHOLE.cost, each))
 
 
-@given(st.tuples(*[st.integers(0, 60)] * 9))
+@given(st.tuples(*[st.integers(0, 60)] * 11))
 def test_no_part_of_a_call_is_negative_and_none_counts_twice(call: tuple[int, ...]) -> None:
     figures = cost_figures(Tokens._make(call[:3]), Details._make((*call[3:], "")))
     assert min(figures) >= 0

@@ -6,13 +6,29 @@ See docs/reference/usage-reports.md#prices.
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, SlugText
+from control.api.protocol.schemas import (
+    INTEGRAL,
+    NO_NUL,
+    PageQueryV1,
+    PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
+    SlugText,
+)
 from control.resources.billing import prices
+from policy.billing import MAX_TIER_CHARS
+from policy.price_wire import (
+    MAX_MODEL_TOKENS,
+    MAX_SERVICE_TIERS,
+    MULTIPLIER_PATTERN,
+    parse_multiplier,
+    price_from_wire,
+)
 from policy.prices import (
     AMOUNT_PATTERN,
     CURRENCY_PATTERN,
@@ -21,7 +37,6 @@ from policy.prices import (
     parse_amount,
     parse_currency,
     parse_date,
-    token_prices,
 )
 
 
@@ -43,6 +58,31 @@ def _shown(pattern: str, example: str) -> Any:
 AmountText = Annotated[str, _checked(parse_amount), _shown(AMOUNT_PATTERN.pattern, "0.15")]
 CurrencyText = Annotated[str, _checked(parse_currency), _shown(CURRENCY_PATTERN.pattern, "EUR")]
 DateText = Annotated[str, _checked(parse_date), _shown(DATE_PATTERN.pattern, "2026-01-31")]
+MultiplierText = Annotated[str, _checked(parse_multiplier), _shown(MULTIPLIER_PATTERN.pattern, "0.5")]
+TierName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TIER_CHARS), Field(json_schema_extra=NO_NUL)]
+TokenCount = Annotated[int, Field(ge=1, le=MAX_MODEL_TOKENS), INTEGRAL]
+
+
+class PutLongContextRequestV1(RequestV1):
+    """The prices of all tokens of a call whose input, cached input and cache writes included, is above a bound."""
+
+    above_input_tokens: TokenCount
+    input_per_million: AmountText
+    cached_input_per_million: AmountText
+    cache_write_per_million: AmountText | None = Field(None, description="By default that of input.")
+    output_per_million: AmountText
+
+
+class PutServiceTierRequestV1(RequestV1):
+    """The factor on what the tokens of a call of this tier cost."""
+
+    multiplier: MultiplierText
+
+
+Tiers = Annotated[
+    dict[TierName, PutServiceTierRequestV1],
+    Field(max_length=MAX_SERVICE_TIERS, description="By the tier's name as the provider reports it; others are 1."),
+]
 
 
 class PutPriceRequestV1(RequestV1):
@@ -54,7 +94,34 @@ class PutPriceRequestV1(RequestV1):
     input_per_million: AmountText = Field(description="Uncached input.")
     output_per_million: AmountText
     cached_input_per_million: AmountText | None = Field(None, description="By default that of uncached input.")
+    cache_write_per_million: AmountText | None = Field(None, description="By default that of uncached input.")
+    cache_write_1h_per_million: AmountText | None = Field(None, description="By default that of other cache writes.")
+    audio_input_per_million: AmountText | None = Field(None, description="By default that of uncached input.")
+    image_input_per_million: AmountText | None = Field(None, description="By default that of uncached input.")
+    audio_output_per_million: AmountText | None = Field(None, description="By default that of output.")
+    image_output_per_million: AmountText | None = Field(None, description="By default that of output.")
     per_call: AmountText | None = Field(None, description="By default 0.")
+    per_server_tool_call: AmountText | None = Field(None, description="By default 0.")
+    long_context: PutLongContextRequestV1 | None = Field(None, description="By default the prices above hold.")
+    service_tiers: Tiers | None = None
+    max_input_tokens: TokenCount | None = Field(None, description="What the model takes at most.")
+    max_output_tokens: TokenCount | None = Field(None, description="What the model gives at most.")
+
+
+class LongContextV1(ResponseV1):
+    """The prices of all tokens of a call whose input is above a bound."""
+
+    above_input_tokens: int
+    input_per_million: str
+    cached_input_per_million: str
+    cache_write_per_million: str
+    output_per_million: str
+
+
+class ServiceTierV1(ResponseV1):
+    """The factor on what the tokens of a call of this tier cost."""
+
+    multiplier: str
 
 
 class PriceV1(ResponseV1):
@@ -65,8 +132,19 @@ class PriceV1(ResponseV1):
     currency: str
     input_per_million: str
     cached_input_per_million: str
+    cache_write_per_million: str
+    cache_write_1h_per_million: str
+    audio_input_per_million: str
+    image_input_per_million: str
     output_per_million: str
+    audio_output_per_million: str
+    image_output_per_million: str
     per_call: str
+    per_server_tool_call: str
+    long_context: LongContextV1 | None
+    service_tiers: dict[str, ServiceTierV1] | None
+    max_input_tokens: int | None
+    max_output_tokens: int | None
 
 
 class PricesResponseV1(ResponseV1):
@@ -91,17 +169,7 @@ class DeletePriceQueryV1(RequestV1):
 
 async def _put(request: ApiRequest) -> PriceV1:
     body = request.body_as(PutPriceRequestV1)
-    price = Price(
-        slug=body.slug,
-        valid_from_ms=parse_date(body.valid_from),
-        currency=body.currency,
-        tokens=token_prices(
-            parse_amount(body.input_per_million),
-            parse_amount(body.output_per_million),
-            cached_input=parse_amount(body.cached_input_per_million or body.input_per_million),
-        ),
-        per_call=parse_amount(body.per_call or "0"),
-    )
+    price = price_from_wire(body.slug, body.model_dump())
     return price_response(await prices.put_price(request.store, request.workspace_id, price))
 
 

@@ -387,4 +387,7 @@ prices = Table(  # decimal numbers as text: SQLite has no exact ones
     Column("output_per_million", Id, nullable=False),
     Column("per_call", Id, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
+    Column("other_members", Text, nullable=True),  # JSON of those that have no column; null: each has its default
+    Column("managed_by", Text, nullable=True),  # the policy file that owns it
+    Column("managed_at_ms", BigInteger, nullable=True),
 )

@@ -4,6 +4,7 @@ See docs/reference/usage-reports.md#prices.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from control.edges.sql.billing import price_rows
 from control.edges.sql.billing.price_rows import Position
@@ -13,7 +14,8 @@ from control.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesE
 from control.records.audit import Change
 from control.resources.changes.resource_paths import path_of
 from policy.endpoints import EndpointRuleError, check_slug
-from policy.prices import Price, amount_text, date_text
+from policy.price_wire import price_to_wire
+from policy.prices import Price
 
 MAX_PRICES = 10_000
 """The most prices of a workspace: each page of a report reads them all."""
@@ -63,14 +65,6 @@ async def read_prices(
         return await price_rows.list_prices(conn, workspace_id, slug, after, limit)
 
 
-def shown_price(price: Price) -> dict[str, str]:
+def shown_price(price: Price) -> dict[str, Any]:
     """The price as the API and the audit trail show it."""
-    return {
-        "slug": price.slug,
-        "valid_from": date_text(price.valid_from_ms),
-        "currency": price.currency,
-        "input_per_million": amount_text(price.tokens.input),
-        "cached_input_per_million": amount_text(price.tokens.cached_input),
-        "output_per_million": amount_text(price.tokens.output),
-        "per_call": amount_text(price.per_call),
-    }
+    return {"slug": price.slug, **price_to_wire(price)}

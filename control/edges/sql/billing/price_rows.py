@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import orjson
 from sqlalchemy import delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prices
-from policy.prices import Price, token_prices
+from policy.price_wire import price_from_wire, price_to_wire
+from policy.prices import Price, date_text, token_prices
 
 Position = tuple[str, int]
 """Slug and `valid_from_ms`, by which lists are ordered."""
@@ -20,19 +22,14 @@ _AMOUNTS = (
     prices.c.output_per_million,
     prices.c.per_call,
 )
-_PRICE = (*_IDENTITY, prices.c.currency, *_AMOUNTS)
+_AMOUNT_NAMES = tuple(column.name for column in _AMOUNTS)
+_NEEDED = ("valid_from", "currency", *_AMOUNT_NAMES)
+_PRICE = (*_IDENTITY, prices.c.currency, prices.c.other_members, *_AMOUNTS)
 
 
 async def put_price(tx: WriteTx, workspace_id: str, price: Price) -> None:
     """Insert the price, or replace the slug's price of the same date."""
-    values = {
-        "currency": price.currency,
-        "input_per_million": str(price.tokens.input),
-        "cached_input_per_million": str(price.tokens.cached_input),
-        "output_per_million": str(price.tokens.output),
-        "per_call": str(price.per_call),
-        "updated_at_ms": tx.now_ms,
-    }
+    values = {**_columns(price), "updated_at_ms": tx.now_ms}
     dialect: Any = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
     row = {"workspace_id": workspace_id, "slug": price.slug, "valid_from_ms": price.valid_from_ms, **values}
     statement = dialect.insert(prices).values(row)
@@ -77,6 +74,18 @@ async def list_prices(
 
 def _price(row: Any) -> Price:
     """Read the columns by place: a report has thousands of prices, and names take longer than all the rest."""
-    slug, valid_from_ms, currency, *amounts = row
+    slug, valid_from_ms, currency, others, *amounts = row
+    if others is not None:
+        members = {"valid_from": date_text(valid_from_ms), "currency": currency, **orjson.loads(others)}
+        return price_from_wire(slug, members | dict(zip(_AMOUNT_NAMES, amounts, strict=True)))
     input, cached_input, output, per_call = map(Decimal, amounts)
     return Price(slug, valid_from_ms, currency, token_prices(input, output, cached_input=cached_input), per_call)
+
+
+def _columns(price: Price) -> dict[str, str | None]:
+    """The price as its columns hold it. Control of before `other_members` reads and writes the other ones alone."""
+    members = price_to_wire(price)
+    defaults = price_to_wire(price_from_wire(price.slug, {name: members[name] for name in _NEEDED}))
+    others = {name: member for name, member in members.items() if member != defaults[name] and name not in _NEEDED}
+    columns = {name: members[name] for name in ("currency", *_AMOUNT_NAMES)}
+    return {**columns, "other_members": orjson.dumps(others).decode() if others else None}

@@ -1,0 +1,81 @@
+"""The JSON form of a price: of the API, the audit trail, control's database and policy. Amounts are decimal text.
+
+What has a default may be left out or null. See docs/reference/usage-reports.md#prices.
+"""
+
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from policy.prices import LongContext, Price, TokenPrices, amount_text, date_text, parse_date, token_prices
+
+Wire = dict[str, Any]
+MAX_SERVICE_TIERS = 20
+MAX_MODEL_TOKENS = 1_000_000_000
+"""The largest bound of what a model can take or give."""
+MULTIPLIER_PATTERN = re.compile(r"(1000(\.0{1,4})?|[0-9]{1,3}(\.[0-9]{1,4})?)")
+_KINDS = TokenPrices._fields
+_LONG_KINDS = ("input", "cached_input", "cache_write", "output")
+
+
+def parse_multiplier(text: str) -> Decimal:
+    """The factor of a service tier as callers write it. ValueError unless it is at most 1000, with at most 4 digits."""
+    if MULTIPLIER_PATTERN.fullmatch(text) is None:
+        raise ValueError("must be decimal text from 0 to 1000 with at most 4 digits after the point, such as 0.5")
+    return Decimal(text)
+
+
+def price_to_wire(price: Price) -> Wire:
+    """All members but the slug, each with its value where it is a default one."""
+    return {
+        "valid_from": date_text(price.valid_from_ms),
+        "currency": price.currency,
+        **_token_members(price.tokens, _KINDS),
+        "per_call": amount_text(price.per_call),
+        "per_server_tool_call": amount_text(price.per_server_tool_call),
+        "long_context": None if price.long_context is None else _long_context_members(price.long_context),
+        "service_tiers": _tier_members(price) or None,
+        "max_input_tokens": price.max_input_tokens,
+        "max_output_tokens": price.max_output_tokens,
+    }
+
+
+def price_from_wire(slug: str, wire: Mapping[str, Any]) -> Price:
+    """The price of a slug that these members describe. They are of the right types, and nothing else is checked."""
+    long_context = wire.get("long_context")
+    tiers = wire.get("service_tiers") or {}
+    return Price(
+        slug,
+        parse_date(wire["valid_from"]),
+        wire["currency"],
+        _tokens(wire),
+        Decimal(wire.get("per_call") or 0),
+        Decimal(wire.get("per_server_tool_call") or 0),
+        None if long_context is None else LongContext(long_context["above_input_tokens"], _tokens(long_context)),
+        tuple(sorted([(tier, Decimal(members["multiplier"])) for tier, members in tiers.items()])),
+        wire.get("max_input_tokens"),
+        wire.get("max_output_tokens"),
+    )
+
+
+def _token_members(tokens: TokenPrices, kinds: tuple[str, ...]) -> Wire:
+    return {f"{kind}_per_million": amount_text(getattr(tokens, kind)) for kind in kinds}
+
+
+def _long_context_members(long_context: LongContext) -> Wire:
+    members = _token_members(long_context.tokens, _LONG_KINDS)
+    return {"above_input_tokens": long_context.above_input_tokens, **members}
+
+
+def _tier_members(price: Price) -> Wire:
+    return {tier: {"multiplier": _shortest(factor)} for tier, factor in price.service_tiers}
+
+
+def _shortest(factor: Decimal) -> str:
+    return format(factor.normalize(), "f")
+
+
+def _tokens(members: Mapping[str, Any]) -> TokenPrices:
+    amounts = {kind: Decimal(text) for kind in _KINDS if (text := members.get(f"{kind}_per_million")) is not None}
+    return token_prices(**amounts)
