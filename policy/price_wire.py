@@ -17,6 +17,10 @@ MAX_MODEL_TOKENS = 1_000_000_000
 MULTIPLIER_PATTERN = re.compile(r"(1000(\.0{1,4})?|[0-9]{1,3}(\.[0-9]{1,4})?)")
 _KINDS = TokenPrices._fields
 _LONG_KINDS = ("input", "cached_input", "cache_write", "output")
+LONG_AMOUNTS = tuple(f"{kind}_per_million" for kind in _LONG_KINDS)
+"""The amounts of `long_context`. The one of cache writes has a default."""
+AMOUNT_MEMBERS = (*(f"{kind}_per_million" for kind in _KINDS), "per_call", "per_server_tool_call")
+COUNT_MEMBERS = ("max_input_tokens", "max_output_tokens")
 
 
 def parse_multiplier(text: str) -> Decimal:
@@ -24,6 +28,13 @@ def parse_multiplier(text: str) -> Decimal:
     if MULTIPLIER_PATTERN.fullmatch(text) is None:
         raise ValueError("must be decimal text from 0 to 1000 with at most 4 digits after the point, such as 0.5")
     return Decimal(text)
+
+
+def parse_token_count(text: str) -> int:
+    """A number of tokens as callers write it. ValueError unless it is a whole number within bounds."""
+    if re.fullmatch("[0-9]{1,10}", text) is None or not 1 <= int(text) <= MAX_MODEL_TOKENS:
+        raise ValueError(f"must be a whole number from 1 to {MAX_MODEL_TOKENS}")
+    return int(text)
 
 
 def price_to_wire(price: Price) -> Wire:

@@ -1,26 +1,37 @@
 """The operator's price list as a CSV file: checked before any is set; a refusal undoes the rest.
 
-See docs/reference/usage-reports.md#prices.
+A column is the path of a member of the API. See docs/reference/usage-reports.md#prices.
 """
 
 import csv
 import io
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 from commands.connection import Client
 from commands.errors import AwayError, ManagementError, RefusedError
 from commands.lists import all_items
 from policy.endpoints import SLUG_PATTERN
+from policy.price_wire import (
+    AMOUNT_MEMBERS,
+    COUNT_MEMBERS,
+    LONG_AMOUNTS,
+    parse_multiplier,
+    parse_token_count,
+    price_from_wire,
+)
 from policy.prices import parse_amount, parse_currency, parse_date
 
 PATH = "/v1/gateway/prices"
 _MAX_SHOWN = 10
-_AMOUNTS = ("input_per_million", "cached_input_per_million", "output_per_million", "per_call")
-COLUMNS = ("slug", "valid_from", "currency", *_AMOUNTS)
-_OPTIONAL = ("cached_input_per_million", "per_call")
+_NEEDED = ("slug", "valid_from", "currency", "input_per_million", "output_per_million")
+_LONG_CONTEXT = "long_context."
+_LONG_NEEDED = tuple(
+    f"{_LONG_CONTEXT}{name}" for name in ("above_input_tokens", *LONG_AMOUNTS) if name != "cache_write_per_million"
+)
+_TIER = re.compile(r"service_tiers\.(?P<tier>.{1,64})\.multiplier", re.DOTALL)
 Place = tuple[str, str]
 """Slug and date."""
 
@@ -38,7 +49,7 @@ class PriceLine:
     """A price as the API takes it, and the line of the file that it is in."""
 
     line: int
-    body: Mapping[str, str]
+    body: Mapping[str, Any]
 
     @property
     def place(self) -> Place:
@@ -46,9 +57,8 @@ class PriceLine:
 
     def is_as(self, stored: Mapping[str, Any]) -> bool:
         """Return whether the API shows the same price."""
-        price = {"cached_input_per_million": self.body["input_per_million"], "per_call": "0", **self.body}
-        amounts = (Decimal(price[name]) == Decimal(stored[name]) for name in _AMOUNTS)
-        return price["currency"] == stored["currency"] and all(amounts)
+        slug = self.body["slug"]
+        return price_from_wire(slug, self.body) == price_from_wire(slug, stored)
 
 
 def read_prices(content: bytes) -> list[PriceLine]:
@@ -75,11 +85,21 @@ def read_prices(content: bytes) -> list[PriceLine]:
 
 
 def _check_header(header: list[str]) -> None:
-    problems = [f"line 1: unknown column {name!r}" for name in header if name not in COLUMNS]
-    problems += [f"line 1: column {name} is there twice" for name in COLUMNS if header.count(name) > 1]
-    problems += [f"line 1: column {name} is missing" for name in COLUMNS if name not in (*header, *_OPTIONAL)]
+    problems = [
+        f"line 1: unknown column {name!r}" for name in header if name not in _PARSERS and not _TIER.fullmatch(name)
+    ]
+    problems += [f"line 1: column {name} is there twice" for name in dict.fromkeys(header) if header.count(name) > 1]
+    problems += [f"line 1: column {name} is missing" for name in _needed(header) if name not in header]
     if problems:
         raise PriceFileError(problems)
+
+
+def _needed(names: Iterable[str]) -> list[str]:
+    """These columns, and those that have no default beside them."""
+    columns = dict.fromkeys((*_NEEDED, *names))
+    if any(name.startswith(_LONG_CONTEXT) for name in columns):
+        columns |= dict.fromkeys(_LONG_NEEDED)
+    return list(columns)
 
 
 def _line(number: int, header: list[str], row: list[str], problems: list[str]) -> PriceLine:
@@ -88,16 +108,23 @@ def _line(number: int, header: list[str], row: list[str], problems: list[str]) -
     if len(row) != len(header):
         problems.append(f"line {number}: {len(row)} cells, but the header has {len(header)}")
         return PriceLine(number, cells)
-    for name in COLUMNS:
-        text = cells.get(name, "")
-        if not text and name in _OPTIONAL:
-            cells.pop(name, None)
-            continue
+    body: dict[str, Any] = {}
+    for name in _needed(name for name, text in cells.items() if text):
         try:
-            _PARSERS[name](text)
+            _set_member(body, name, cells[name])
         except ValueError as error:
-            problems.append(f"line {number}, column {name}: {text!r} {error}")
-    return PriceLine(number, cells)
+            problems.append(f"line {number}, column {name}: {cells[name]!r} {error}")
+    return PriceLine(number, body)
+
+
+def _set_member(body: dict[str, Any], column: str, text: str) -> None:
+    """Put what the cell says at its place. Raises ValueError."""
+    tier = _TIER.fullmatch(column)
+    value = (_MULTIPLIER if tier else _PARSERS[column])(text)
+    *places, name = ("service_tiers", tier["tier"], "multiplier") if tier else column.split(".")
+    for place in places:
+        body = body.setdefault(place, {})
+    body[name] = value
 
 
 def _check_slug(text: str) -> None:
@@ -106,12 +133,27 @@ def _check_slug(text: str) -> None:
         raise ValueError("must be a slug such as acme/chat")
 
 
-_PARSERS: dict[str, Callable[[str], object]] = {
-    "slug": _check_slug,
-    "valid_from": parse_date,
-    "currency": parse_currency,
-    **dict.fromkeys(_AMOUNTS, parse_amount),
+def _checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """The text, when `parse` reads it."""
+
+    def text_of(text: str) -> str:
+        parse(text)
+        return text
+
+    return text_of
+
+
+_AMOUNT = _checked(parse_amount)
+_MULTIPLIER = _checked(parse_multiplier)
+_PARSERS: dict[str, Callable[[str], str | int]] = {
+    "slug": _checked(_check_slug),
+    "valid_from": _checked(parse_date),
+    "currency": _checked(parse_currency),
+    **dict.fromkeys(AMOUNT_MEMBERS, _AMOUNT),
+    **dict.fromkeys((f"{_LONG_CONTEXT}{name}" for name in LONG_AMOUNTS), _AMOUNT),
+    **dict.fromkeys((*COUNT_MEMBERS, f"{_LONG_CONTEXT}above_input_tokens"), parse_token_count),
 }
+"""Readers of cells by column, to the value of the member. Columns of tiers are beside."""
 
 
 def _repeated(lines: list[PriceLine]) -> list[str]:

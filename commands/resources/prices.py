@@ -1,6 +1,7 @@
 """`tollgate prices`: the operator's price list (docs/reference/command-line.md#usage-and-prices)."""
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -11,6 +12,34 @@ from commands.lists import print_list
 from commands.output import Column, json_text, table
 
 _PATH = "/v1/gateway/prices"
+Pairs = tuple[tuple[str, str], ...]
+
+
+def _pairs(_context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Pairs:
+    """The callback of options of the form NAME=VALUE. Raises click.BadParameter."""
+    pairs = tuple((name, text) for name, is_split, text in (text.rpartition("=") for text in texts) if is_split)
+    if len(pairs) != len(texts) or len(dict(pairs)) != len(pairs):
+        raise click.BadParameter(f"expected {option.metavar}, each name once")
+    return pairs
+
+
+_AMOUNTS = {
+    "--input": "A million tokens of uncached input, such as 0.15.",
+    "--output": "A million tokens of output.",
+    "--cached-input": "Of cached input; by default as uncached input.",
+    "--cache-write": "Of input that is written to a cache; by default as uncached input.",
+    "--cache-write-1h": "Of input that is cached for an hour; by default as other cache writes.",
+    "--audio-input": "Of sound in the input; by default as uncached input.",
+    "--image-input": "Of pictures in the input; by default as uncached input.",
+    "--audio-output": "Of sound in the output; by default as output.",
+    "--image-output": "Of pictures in the output; by default as output.",
+}
+
+
+def _with_amounts(command: Callable[..., Any]) -> Callable[..., Any]:
+    for flag, help in reversed(_AMOUNTS.items()):
+        command = click.option(flag, f"{flag[2:].replace('-', '_')}_per_million", help=help)(command)
+    return command
 
 
 @click.group()
@@ -31,14 +60,30 @@ def list_prices(connection: Connection, slug: str | None) -> None:
 @click.option("--file", type=click.File("rb"), help="Prices as CSV, - for standard input, instead of SLUG and flags.")
 @click.option("--from", "valid_from", help="The UTC date from which it holds, such as 2026-11-01.")
 @click.option("--currency", help="ISO 4217, such as EUR.")
-@click.option("--input", "input_per_million", help="A million tokens of uncached input, such as 0.15.")
-@click.option("--output", "output_per_million", help="A million tokens of output.")
-@click.option("--cached-input", "cached_input_per_million", help="Of cached input; by default as uncached input.")
+@_with_amounts
 @click.option("--per-call", help="Each call; by default 0.")
+@click.option("--per-server-tool-call", help="Each call of a tool that the provider runs; by default 0.")
+@click.option(
+    *("--long-context", "long_context"),
+    multiple=True,
+    callback=_pairs,
+    metavar="MEMBER=N",
+    help="Prices of calls with much input: `above=200000`, `input=6`, `cached-input=0.6`, `cache-write=7.5`,"
+    " `output=22.5`. May be repeated.",
+)
+@click.option(
+    *("--service-tier", "service_tiers"),
+    multiple=True,
+    callback=_pairs,
+    metavar="TIER=FACTOR",
+    help="What tokens of a service tier cost, such as flex=0.5. May be repeated.",
+)
+@click.option("--max-input-tokens", type=int, help="What the model takes at most.")
+@click.option("--max-output-tokens", type=int, help="What the model gives at most.")
 @over_api
 def set_price(connection: Connection, file: BinaryIO | None, **figures: Any) -> None:
     """Set the price of SLUG, or all prices of a file. A price replaces the slug's price of the same date."""
-    body = {name: value for name, value in figures.items() if value is not None}
+    body = {name: value for name, value in figures.items() if value not in (None, ())}
     if file is not None:
         if body:
             raise click.UsageError("--file takes no SLUG and no other price")
@@ -48,10 +93,24 @@ def set_price(connection: Connection, file: BinaryIO | None, **figures: Any) -> 
         if name not in body:
             raise click.UsageError(f"{flag} is needed, or --file")
 
+    if "long_context" in body:
+        body["long_context"] = _long_context(body["long_context"])
+    if "service_tiers" in body:
+        body["service_tiers"] = {tier: {"multiplier": factor} for tier, factor in body["service_tiers"]}
+
     async def ask(client: Client) -> Any:
         return await client.call("PUT", _PATH, body)
 
     _print(connection, connection.run(ask))
+
+
+def _long_context(pairs: Pairs) -> dict[str, Any]:
+    """The member that the flags describe. The API checks what is missing or unknown."""
+    members: dict[str, Any] = {f"{name.replace('-', '_')}_per_million": text for name, text in pairs}
+    above = members.pop("above_per_million", None)
+    if above is not None:
+        members["above_input_tokens"] = int(above) if above.isdecimal() else above
+    return members
 
 
 _NEEDED = {"slug": "SLUG", "valid_from": "--from", "currency": "--currency"}
@@ -96,6 +155,17 @@ _COLUMNS = (
     Column("CURRENCY", lambda price: price["currency"]),
     Column("INPUT", lambda price: price["input_per_million"]),
     Column("CACHED INPUT", lambda price: price["cached_input_per_million"]),
+    Column("CACHE WRITE", lambda price: price.get("cache_write_per_million", "")),
     Column("OUTPUT", lambda price: price["output_per_million"]),
     Column("PER CALL", lambda price: price["per_call"]),
+    Column("LONG CONTEXT", lambda price: _long_text(price.get("long_context"))),
+    Column("TIERS", lambda price: _tiers_text(price.get("service_tiers"))),
 )
+
+
+def _long_text(long_context: dict[str, Any] | None) -> str:
+    return "" if long_context is None else f"above {long_context['above_input_tokens']}"
+
+
+def _tiers_text(tiers: dict[str, Any] | None) -> str:
+    return ", ".join(f"{tier} ×{members['multiplier']}" for tier, members in (tiers or {}).items())

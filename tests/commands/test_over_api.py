@@ -341,3 +341,36 @@ def test_export_tells_how_many_groups_it_has_read(api: FakeApi) -> None:
     result = run("export")
     assert result.stderr == "2 groups read\n"
     assert result.stdout.count("external_entity_id") == 3
+
+
+PRICE = ("prices", "set", "acme/chat", "--from", "2026-11-01", "--currency", "EUR", "--input", "3", "--output", "15")
+
+
+def test_price_set_sends_what_flags_say_in_the_form_of_the_api(api: FakeApi) -> None:
+    api.answers["PUT /v1/gateway/prices"] = lambda body, _query: {
+        "cached_input_per_million": "",
+        "per_call": "",
+        **body,
+    }
+    done(*PRICE)
+    long_context = ("above=200000", "input=6", "cached-input=0.6", "output=22.5")
+    flags = [word for member in long_context for word in ("--long-context", member)]
+    flags += ["--service-tier", "flex=0.5", "--service-tier", "a=b=1.75", "--max-output-tokens", "64000"]
+    flags += ["--cache-write-1h", "6", "--audio-output", "80", "--per-server-tool-call", "0.01"]
+    assert "above 200000" in done(*PRICE, *flags)
+    plain, whole = api.bodies("PUT")
+    assert set(plain) == {"slug", "valid_from", "currency", "input_per_million", "output_per_million"}
+    assert {name: member for name, member in whole.items() if name not in plain} == {
+        "cache_write_1h_per_million": "6",
+        "audio_output_per_million": "80",
+        "per_server_tool_call": "0.01",
+        "long_context": {
+            "above_input_tokens": 200_000,
+            "input_per_million": "6",
+            "cached_input_per_million": "0.6",
+            "output_per_million": "22.5",
+        },
+        "service_tiers": {"flex": {"multiplier": "0.5"}, "a=b": {"multiplier": "1.75"}},
+        "max_output_tokens": 64_000,
+    }
+    assert "TIER=FACTOR" in run(*PRICE, "--service-tier", "flex").stderr

@@ -10,6 +10,10 @@ from tests.commands.fake_api import FakeApi, page
 
 HEADER = "slug,valid_from,currency,input_per_million,cached_input_per_million,output_per_million,per_call\n"
 SHORT = "slug,valid_from,currency,input_per_million,output_per_million\n"
+LONG = ",".join(
+    f"long_context.{name}"
+    for name in ("above_input_tokens", "input_per_million", "cached_input_per_million", "output_per_million")
+)
 GOOD = "acme/a,2026-11-01,EUR,1,,2,\n"
 WRONG: dict[str, tuple[str, str]] = {
     "an amount with an exponent": (
@@ -26,6 +30,20 @@ WRONG: dict[str, tuple[str, str]] = {
     "an unknown column": ("price,slug\n", "line 1: unknown column 'price'"),
     "a missing column": ("slug,currency\n", "line 1: column valid_from is missing"),
     "a column twice": (f"slug,{HEADER}", "line 1: column slug is there twice"),
+    "an unknown part": (
+        f"long_context.per_call,{HEADER}",
+        "line 1: unknown column 'long_context.per_call'",
+    ),
+    "a part of a column that must be whole": (f"long_context.input_per_million,{SHORT}", "is missing"),
+    "long context without its output": (
+        f"{LONG},{SHORT}9,6,0.6,,acme/a,2026-11-01,EUR,1,2\n",
+        "line 2, column long_context.output_per_million",
+    ),
+    "a factor with five digits": (
+        f"service_tiers.flex.multiplier,{SHORT}0.12345,acme/a,2026-11-01,EUR,1,2\n",
+        "line 2, column service_tiers.flex.multiplier",
+    ),
+    "no tokens at most": (f"max_output_tokens,{SHORT}0,acme/a,2026-11-01,EUR,1,2\n", "column max_output_tokens"),
     "an open quote": (f'{HEADER}"acme/a', "line 2: no CSV"),
     "an empty file": ("", "line 1: column slug is missing"),
 }
@@ -61,6 +79,36 @@ def test_a_spreadsheet_s_file_is_read() -> None:
         "input_per_million": "1",
         "output_per_million": "2",
     }
+
+
+def test_each_member_of_a_price_has_a_column_and_empty_cells_have_their_default() -> None:
+    tiers = "service_tiers.flex.multiplier,service_tiers.v1.5.multiplier"
+    others = "cache_write_1h_per_million,per_server_tool_call,max_input_tokens"
+    whole, plain = read_prices(
+        f"{SHORT[:-1]},{others},{LONG},{tiers}\n"
+        "acme/a,2026-11-01,EUR,1,2,3,0.01,1000,200000,6,0.6,22.5,0.5,1.75\n"
+        "acme/b,2026-11-01,EUR,1,2,,,,,,,,,\n".encode()
+    )
+    assert whole.body == {
+        "slug": "acme/a",
+        "valid_from": "2026-11-01",
+        "currency": "EUR",
+        "input_per_million": "1",
+        "output_per_million": "2",
+        "cache_write_1h_per_million": "3",
+        "per_server_tool_call": "0.01",
+        "max_input_tokens": 1000,
+        "long_context": {
+            "above_input_tokens": 200_000,
+            "input_per_million": "6",
+            "cached_input_per_million": "0.6",
+            "output_per_million": "22.5",
+        },
+        "service_tiers": {"flex": {"multiplier": "0.5"}, "v1.5": {"multiplier": "1.75"}},
+    }
+    assert set(plain.body) == {"slug", "valid_from", "currency", "input_per_million", "output_per_million"}
+    assert not plain.is_as({**plain.body, "cache_write_per_million": "2"})
+    assert plain.is_as({**plain.body, "cache_write_per_million": "1.00", "service_tiers": None})
 
 
 def priced(slug: str, amount: str) -> dict[str, str]:
