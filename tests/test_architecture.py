@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
 
 MAX_MODULES_PER_FOLDER = 15
+MIGRATIONS = "control.edges.sql.migrations.versions"
+"""One list of numbered steps, which only grows."""
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 60
 LONG_FUNCTION_LINES = 30
@@ -631,7 +633,7 @@ def folders_are_small(sources: Sources) -> list[str]:
     return [
         f"{folder.replace('.', '/')}:1: {count} modules (at most {MAX_MODULES_PER_FOLDER}): make rooms"
         for folder, count in counts.items()
-        if count > MAX_MODULES_PER_FOLDER
+        if count > MAX_MODULES_PER_FOLDER and folder != MIGRATIONS
     ]
 
 
