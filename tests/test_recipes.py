@@ -108,9 +108,13 @@ def test_every_page_of_the_console_has_a_journey_of_its_own() -> None:
     assert [name for name in PAGES if not any(re.search(rf'["/]{name}["?/]', text) for text in texts)] == []
 
 
+ON_REQUEST = ("details", "cost")
+"""The members of an event that a list has with `include=details` alone."""
+
+
 def columns_of_an_event() -> list[str]:
     """The figures and texts that the API lists of an event, as columns of a flat file."""
-    members = [name for name in GatewayEventV1.model_fields if name not in ("type", "tokens")]
+    members = [name for name in GatewayEventV1.model_fields if name not in ("type", "tokens", *ON_REQUEST)]
     members += GatewayEventV1.model_fields["tokens"].annotation.model_fields  # type: ignore[union-attr]  # a model
     return sorted(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in members)
 

@@ -4,9 +4,8 @@ See docs/reference/events-and-webhooks.md#listing-events.
 """
 
 import json
-from collections.abc import Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import ConfigDict, Field
@@ -20,10 +19,12 @@ from control.errors import InvalidFieldError
 from control.long_work import beside
 from control.records.events import EventWindow, ShownEvent
 from control.records.times import time_text
+from control.resources.billing.event_costs import EventCosts, shown_details
 from control.resources.billing_events import EventPage
 from policy.billing import EVENT_TYPE, public_event
 
 _CURSOR_KIND = "events"
+_DETAILS = "details"
 _NO_END_MS = 1 << 62
 MAX_FILTER_BYTES = 40_000
 """The most bytes of all filters: a cursor carries them and must fit into a request line (`control/app.py: LIMITS`)."""
@@ -44,6 +45,9 @@ class EventsQueryV1(PageQueryV1):
     external_entity_ids: _Values = Field(
         [], description="External id of a group; repeat for several. Omitted: all groups."
     )
+    include: Literal["details"] | None = Field(
+        None, description="`details`: each event has `details` and `cost`, what else the call cost and the amount."
+    )
 
 
 class GatewayEventTokensV1(ResponseV1):
@@ -52,6 +56,35 @@ class GatewayEventTokensV1(ResponseV1):
     inputTokens: int
     outputTokens: int
     cachedInputTokens: int
+
+
+class GatewayEventDetailsV1(ResponseV1):
+    """Further figures of the call: 0 or null where they are unknown.
+
+    Cache writes, sound and pictures of the input are parts of `inputTokens`; reasoning, sound and pictures of the
+    output are parts of `outputTokens`.
+    """
+
+    status: int | None = Field(description="The status of the answer.")
+    cacheWriteTokens: int = Field(description="All input that was written to a cache.")
+    cacheWrite1hTokens: int = Field(description="Of these, what was written for an hour.")
+    reasoningTokens: int
+    audioInputTokens: int
+    audioOutputTokens: int
+    imageInputTokens: int
+    imageOutputTokens: int
+    serverToolCalls: int
+    serviceTier: str | None = Field(description="As the provider reported it.")
+    source: Literal["REPORTED", "COUNTED"] | None = Field(
+        description="`COUNTED` if any figure was counted by Tollgate, because the provider did not report it."
+    )
+
+
+class GatewayEventCostV1(ResponseV1):
+    """The cost of the call, by the price that is valid at its timestamp: exact decimal text."""
+
+    amount: str
+    currency: str
 
 
 class GatewayEventV1(ResponseV1):
@@ -67,6 +100,14 @@ class GatewayEventV1(ResponseV1):
     externalEntityId: str
     apiKeyPrefix: str
     tokens: GatewayEventTokensV1
+    details: GatewayEventDetailsV1 | None = Field(
+        None, exclude_if=lambda value: value is None, description="Present only with `include=details`."
+    )
+    cost: GatewayEventCostV1 | None = Field(
+        None,
+        exclude_if=lambda value: value is None,
+        description="Present only with `include=details`, and null if the slug had no price at that time.",
+    )
 
 
 class EventsWindowV1(ResponseV1):
@@ -94,17 +135,23 @@ async def _list(request: ApiRequest) -> Encoded:
     if query.cursor is not None:
         pinned = parts.cursors.open(workspace_id, _CURSOR_KIND, query.cursor)
         start_ms, end_ms, keys, entities = pinned["window"]
-        window = EventWindow(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities))
+        with_details = pinned.get("include") == _DETAILS
+        window = EventWindow(workspace_id, start_ms, end_ms, tuple(keys), tuple(entities), with_details)
         page = await parts.events.next_page(window, tuple(pinned["after"]), pinned["limit"])
     else:
         page = await parts.events.first_page(_window_of(workspace_id, query), query.limit)
     answered = EventsWindowV1(start_time=time_text(page.window.start_ms), end_time=time_text(page.window.end_ms))
-    items = await beside(workspace_id, len(page.rows), partial(_encoded, page.rows))
+    items = await beside(workspace_id, len(page.rows), partial(_encoded, page))
     return encoded_page(items, _pagination(request, page), window=answered)
 
 
-def _encoded(rows: Sequence[ShownEvent]) -> list[Pieces]:
-    return [(orjson.dumps(public_event(row, time_text(row.timestamp_ms))),) for row in rows]
+def _encoded(page: EventPage) -> list[Pieces]:
+    return [(orjson.dumps(_shown(row, page.costs)),) for row in page.rows]
+
+
+def _shown(row: ShownEvent, costs: EventCosts | None) -> dict[str, Any]:
+    event = public_event(row, time_text(row.timestamp_ms))
+    return event if costs is None else event | {"details": shown_details(row), "cost": costs.of(row)}
 
 
 def _window_of(workspace_id: str, query: EventsQueryV1) -> EventWindow:
@@ -115,9 +162,8 @@ def _window_of(workspace_id: str, query: EventsQueryV1) -> EventWindow:
     if len(json.dumps((query.api_keys, query.external_entity_ids))) > MAX_FILTER_BYTES:
         raise InvalidFieldError("external_entity_ids", f"all filters together have at most {MAX_FILTER_BYTES} bytes")
     end_ms = _NO_END_MS if query.end_time is None else next_ms(query.end_time)
-    return EventWindow(
-        workspace_id, next_ms(query.start_time), end_ms, tuple(query.api_keys), tuple(query.external_entity_ids)
-    )
+    filters = (tuple(query.api_keys), tuple(query.external_entity_ids))
+    return EventWindow(workspace_id, next_ms(query.start_time), end_ms, *filters, query.include == _DETAILS)
 
 
 def _pagination(request: ApiRequest, page: EventPage) -> PaginationResponseV1:
@@ -128,6 +174,7 @@ def _pagination(request: ApiRequest, page: EventPage) -> PaginationResponseV1:
         "window": [window.start_ms, window.end_ms, window.api_keys, window.external_entity_ids],
         "after": page.next,
         "limit": page.limit,
+        **({"include": _DETAILS} if window.with_details else {}),
     }
     cursor = request.dependencies.cursors.sign(window.workspace_id, _CURSOR_KIND, pinned)
     return PaginationResponseV1(has_more=True, cursor=cursor)

@@ -8,10 +8,12 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from control.edges.sql.billing import price_rows
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.rows import page_of_events
-from control.edges.sql.store import Store
+from control.edges.sql.store import Connection, Store
 from control.records.events import EventPosition, EventWindow, ShownEvent
+from control.resources.billing.event_costs import EventCosts
 
 NOTE_SHARE_OF_HOLDBACK = 8
 """The noted clock may lag by holdback / 8: stamps are up to holdback / 2 behind it, windows end a holdback behind."""
@@ -19,12 +21,16 @@ NOTE_SHARE_OF_HOLDBACK = 8
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Some rows of a window, in order. `next`: the position of the last one, when more follow."""
+    """Some rows of a window, in order. `next`: the position of the last one, when more follow.
+
+    `costs`: by the prices of now, of a window with details.
+    """
 
     window: EventWindow
     limit: int
     rows: Sequence[ShownEvent]
     next: EventPosition | None
+    costs: EventCosts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,13 @@ class EventReader:
             return EventPage(window, limit, (), None)
         async with self.store.read() as conn:
             rows = await page_of_events(conn, window, after, limit + 1)
+            costs = await _costs(conn, window, rows) if window.with_details else None
         events = rows[:limit]
         more = len(rows) > limit
-        return EventPage(window, limit, events, (events[-1].timestamp_ms, events[-1].idempotency_key) if more else None)
+        position = (events[-1].timestamp_ms, events[-1].idempotency_key) if more else None
+        return EventPage(window, limit, events, position, costs)
+
+
+async def _costs(conn: Connection, window: EventWindow, rows: Sequence[ShownEvent]) -> EventCosts:
+    slugs = {row.model_slug for row in rows}
+    return EventCosts(await price_rows.prices_of_slugs(conn, window.workspace_id, slugs))

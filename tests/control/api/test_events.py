@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from control.api.events import GatewayEventV1
 from control.api.protocol.times import parse_time_ns
 from control.edges.sql.events.ingest import Ingest
+from control.records.events import ShownEvent
 from control.records.times import time_text
+from control.resources.billing.event_costs import shown_details
 from control.resources.workspaces import set_workspace
 from policy.billing import public_event
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader
@@ -399,5 +401,10 @@ def test_an_event_has_the_documented_members_in_their_order() -> None:
         cached_input_tokens=1,
     )
     event = public_event(row, "2026-01-31T12:00:00.000Z")
-    documented = GatewayEventV1.model_validate(event)
-    assert orjson.dumps(event) == documented.model_dump_json(by_alias=True).encode()
+    detailed = event | {
+        "details": shown_details(ShownEvent(0, "01J", "r", "a/b", "e", "tg_x", 3, 2, 1)),
+        "cost": {"amount": "1.00", "currency": "EUR"},
+    }
+    for one in (event, detailed):
+        documented = GatewayEventV1.model_validate(one)
+        assert orjson.dumps(one) == documented.model_dump_json(by_alias=True).encode()

@@ -1,6 +1,6 @@
 """Queries on `prices`. Amounts are decimal text in the database, because SQLite has no exact numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -8,6 +8,7 @@ import orjson
 from sqlalchemy import delete, func, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prices
 from policy.price_wire import price_from_wire, price_to_wire
@@ -70,6 +71,12 @@ async def list_prices(
     if after is not None:
         query = query.where(tuple_(*_IDENTITY) > after)
     return [_price(row) for row in await conn.execute(query.order_by(*_IDENTITY).limit(limit))]
+
+
+async def prices_of_slugs(conn: Connection, workspace_id: str, slugs: Iterable[str]) -> Sequence[Price]:
+    """All prices of these slugs."""
+    query = select(*_PRICE).where(prices.c.workspace_id == workspace_id, one_of(prices.c.slug, slugs))
+    return [_price(row) for row in await conn.execute(query)]
 
 
 def _price(row: Any) -> Price:

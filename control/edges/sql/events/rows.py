@@ -7,6 +7,7 @@ time needs, the earliest first (`partitions.py`).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any
 
 from sqlalchemy import FromClause, Select, and_, column, select, text
@@ -15,16 +16,15 @@ from sqlalchemy import values as value_rows
 from control.edges.sql.events.partitions import PartitionedWindow, partitions_of, parts_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import Id
-from control.records.events import EventPosition, EventWindow, ShownEvent
+from control.records.events import PLAIN_FIELDS, EventPosition, EventWindow, ShownEvent
 
 _WIDTHS = (1, 4, 32)
 """The numbers of ranges that one statement merges. Few numbers: SQLAlchemy and the drivers cache each statement, at
 100 kB per range."""
 _ORDER = "ORDER BY timestamp_ms, idempotency_key LIMIT :limit"
 _EQUAL = ("external_entity_id", "api_key_prefix")
-
-
-_SHOWN = ", ".join(ShownEvent._fields)
+_SHOWN = {False: ", ".join(PLAIN_FIELDS), True: ", ".join(ShownEvent._fields)}
+"""The columns of a page, with details or without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ async def _page_of_part(
 ) -> list[ShownEvent]:
     rows: list[ShownEvent] = []
     for query in await queries_of(conn, window, part, after, limit):
-        rows += map(ShownEvent._make, await conn.execute(text(query.sql), query.values))
+        rows += starmap(ShownEvent, await conn.execute(text(query.sql), query.values))
         rows.sort()
         del rows[limit:]  # per statement: a thousand ranges may have a million rows
     return rows
@@ -77,7 +77,8 @@ async def queries_of(
     else:
         start = "(e.timestamp_ms, e.idempotency_key) > (:after_ms, :after_key)"
         values["after_ms"], values["after_key"] = after
-    select_sql = f"SELECT {_SHOWN} FROM {part.sql} AS e WHERE e.workspace_id = :workspace AND {start}"  # noqa: S608 (ours)
+    columns = _SHOWN[window.with_details]
+    select_sql = f"SELECT {columns} FROM {part.sql} AS e WHERE e.workspace_id = :workspace AND {start}"  # noqa: S608 (ours)
     return [
         _merged(f"{select_sql} AND e.timestamp_ms < :end", ranges, values)
         for ranges in in_widths(await _ranges(conn, window, part))
