@@ -193,6 +193,16 @@ class TooManyPricesError(ConflictError):
         super().__init__(f"a workspace has at most {most} prices; delete those that no report needs")
 
 
+class SumsWithoutEventsError(ConflictError):
+    """Hourly sums do not tell which calls have a price's long context, and their events are deleted."""
+
+    def __init__(self, bound: int, day: str, bounds: Sequence[int]) -> None:
+        super().__init__(
+            f"calls of {day} are added up without regard to {bound} input tokens, and their events are deleted;"
+            f" set the price from a later valid_from, or above_input_tokens to one of {', '.join(map(str, bounds))}"
+        )
+
+
 class PricesChangedError(ConflictError):
     """the price list was changed after the report's first page; read the report again from its start"""
 

@@ -15,6 +15,7 @@ from control.edges.sql.console.session_rows import delete_expired
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.events.upkeep import drop_days
+from control.edges.sql.group_rows import forget_deleted_groups
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.traffic.rows import delete_steps, forget_senders
 from control.edges.sql.workspace_rows import all_workspaces
@@ -61,6 +62,7 @@ async def delete_old_records(store: Store, days: RetentionDays) -> int:
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
     deleted += await store.transact(partial(forget_senders, before_ms=now_ms - SENDER_DAYS * DAY_MS))
+    deleted += await store.transact(partial(forget_deleted_groups, before_ms=min(events_ms, sums_ms)))
     return deleted + await store.transact(webhook_rows.forget_orphans)
 
 

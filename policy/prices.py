@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
-from operator import add
 from typing import NamedTuple
 
 from policy.billing import Details, Tokens
@@ -36,22 +35,6 @@ CONTEXT_BOUNDS = (128_000, 200_000, 256_000, 272_000, 512_000)
 """Input tokens of a call above which vendors have other prices. Hourly sums keep the calls between two bounds apart."""
 Money = Mapping[str, Decimal]
 """Exact amounts by currency. Amounts of different currencies are never added."""
-
-
-Figures = tuple[int, int, int, int]
-"""Calls, input, output and cached input: the members of a `Usage`."""
-
-
-class Usage(NamedTuple):
-    """Sums over calls. `input` includes `cached_input`, as in an event."""
-
-    calls: int = 0
-    input: int = 0
-    output: int = 0
-    cached_input: int = 0
-
-    def plus(self, other: Figures) -> "Usage":
-        return Usage._make(map(add, self, other))
 
 
 class TokenPrices(NamedTuple):

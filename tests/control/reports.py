@@ -32,7 +32,7 @@ def tokens(input: int, output: int, cached_input: int) -> Tokens:
     return Tokens(input=input, output=output, cached_input=cached_input)
 
 
-async def price(plane: ControlPlane, slug: str, valid_from_ms: int, **more: str) -> Json:
+async def price(plane: ControlPlane, slug: str, valid_from_ms: int, **more: Any) -> Json:
     body = {"slug": slug, "valid_from": date_text(valid_from_ms), "currency": "EUR"}
     amounts = {"input_per_million": "3", "cached_input_per_million": "0.3", "output_per_million": "15"}
     return (await plane.put(PRICES, {**body, **amounts, **more})).ok()  # type: ignore[no-any-return]  # JSON

@@ -18,9 +18,10 @@ from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
 from control.records.events import EventWindow
 from control.records.times import time_text
+from control.records.usage_sums import PLAIN, Usage
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
-from policy.prices import Price, Usage, amount_text, money_texts
+from policy.prices import Price, amount_text, money_texts
 
 _CURSOR_KIND = "usage report"
 _NO_END_MS = 1 << 62
@@ -45,20 +46,42 @@ class UsageReportQueryV1(PageQueryV1):
     )
 
 
+def _further(description: str) -> Any:
+    return Field(None, description=description, exclude_if=lambda value: value is None)
+
+
 class UsageSumsV1(ResponseV1):
-    """Sums over calls. `input_tokens` counts cached and uncached input."""
+    """Sums over calls. `input_tokens` counts all input, `output_tokens` all output.
+
+    The members behind `cached_input_tokens` are left out where they are 0. Tokens of sound and pictures are those that
+    are neither cached nor written to a cache.
+    """
 
     calls: int
     input_tokens: int
     output_tokens: int
     cached_input_tokens: int
+    uncharged_calls: int | None = _further("Calls that do not cost `per_call`.")
+    cache_write_tokens: int | None = _further("Input that was written to a cache.")
+    cache_write_1h_tokens: int | None = _further("The part of it that was written for an hour.")
+    reasoning_tokens: int | None = _further("A part of the output.")
+    audio_input_tokens: int | None = _further("A part of the input.")
+    image_input_tokens: int | None = _further("A part of the input.")
+    audio_output_tokens: int | None = _further("A part of the output.")
+    image_output_tokens: int | None = _further("A part of the output.")
+    server_tool_calls: int | None = _further("Calls of tools that a vendor ran.")
 
 
 class UsageReportLineV1(UsageSumsV1):
-    """The calls of an item through one slug at one price. `price` and `amount` are null where there was no price."""
+    """The calls of an item through one slug at one price. `price` and `amount` are null where there was no price.
+
+    Those of a service tier that the price lists, and those with long context, have lines of their own.
+    """
 
     slug: str
     price: PriceV1 | None
+    service_tier: str | None = _further("The service tier whose multiplier the tokens have.")
+    long_context: bool | None = _further("True if the tokens have the price's prices of long context.")
     amount: str | None = Field(description="Exact decimal text, in the price's currency.")
 
 
@@ -131,13 +154,17 @@ class ReportItems:
 
     def _line(self, line: ReportLine) -> Pieces:
         """A `UsageReportLineV1`. It is not made as such, and each price is encoded once: there may be thousands."""
-        price = line.price
+        priced = line.priced
         members = {
             **_sums(line.usage),
-            "slug": line.slug,
-            "price": None if price is None else self._price(price),
+            "slug": priced.slug,
+            "price": None if priced.price is None else self._price(priced.price),
             "amount": None if line.amount is None else amount_text(line.amount),
         }
+        if priced.service_tier:
+            members["service_tier"] = priced.service_tier
+        if priced.is_long:
+            members["long_context"] = True
         return (orjson.dumps(members),)
 
     def _price(self, price: Price) -> orjson.Fragment:
@@ -201,13 +228,13 @@ _NAMES = {
 }
 
 
+_MEMBERS = tuple(UsageSumsV1.model_fields)
+"""The members of sums, in the order of `Usage`."""
+
+
 def _sums(usage: Usage) -> dict[str, Any]:
-    return {
-        "calls": usage.calls,
-        "input_tokens": usage.input,
-        "output_tokens": usage.output,
-        "cached_input_tokens": usage.cached_input,
-    }
+    plain = dict(zip(_MEMBERS, usage[:PLAIN], strict=False))
+    return plain | {name: figure for name, figure in zip(_MEMBERS[PLAIN:], usage[PLAIN:], strict=True) if figure}
 
 
 OPERATIONS = (

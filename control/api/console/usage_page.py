@@ -18,13 +18,13 @@ from control.api.usage import shown_limit
 from control.errors import DatabaseUnavailableError, UsageLinkOverError
 from control.records.console import NamedGroup
 from control.records.times import time_text
+from control.records.usage_sums import Usage
 from control.resources.changes.shown import shown_key
 from control.resources.console.usage_links import UsageLink, group_of_link
 from control.resources.console.usage_page import UsagePage, read_usage_page
 from control.resources.console.visitors import read_visitor
 from control.resources.group_usage import LimitUse
 from policy.credentials import KeyKind
-from policy.prices import Usage
 from runtime.http.server import keep
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."

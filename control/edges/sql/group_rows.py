@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, and_, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, and_, delete, func, insert, literal, select, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import api_keys, groups
+from control.edges.sql.tables import api_keys, deleted_groups, groups
 from control.long_work import CHARS_PER_ITEM, beside
 from control.records.policy import GroupFilter, GroupRecord
 from policy.exact_json import array_items
@@ -152,7 +152,8 @@ class DeletedSubtree:
 async def delete_subtree(tx: WriteTx, record: GroupRecord) -> DeletedSubtree:
     """Delete the group, all groups below it and all their keys, with tombstones.
 
-    Locks the rows first: a key that is minted concurrently is either deleted here or refused there.
+    Locks the rows first: a key that is minted concurrently is either deleted here or refused there. Their paths stay
+    known, so that the sums of a group above them have their calls.
     """
     inside = and_(*_below(record.path))
     ids = select(groups.c.id).where(inside)
@@ -162,8 +163,18 @@ async def delete_subtree(tx: WriteTx, record: GroupRecord) -> DeletedSubtree:
     await tx.publish_tombstones(RowKind.KEY, api_keys.c.digest, theirs)
     await tx.publish_tombstones(RowKind.GROUP, groups.c.id, inside)
     keys = (await tx.conn.execute(delete(api_keys).where(theirs))).rowcount
+    names = (groups.c.workspace_id, groups.c.path, groups.c.external_entity_id, literal(tx.now_ms))
+    await tx.conn.execute(
+        insert(deleted_groups).from_select(deleted_groups.columns.keys(), select(*names).where(inside))
+    )
     await tx.conn.execute(delete(groups).where(inside))
     return DeletedSubtree(doomed, keys)
+
+
+async def forget_deleted_groups(tx: WriteTx, before_ms: int) -> int:
+    """Forget the groups that were deleted before then; returns how many."""
+    statement = delete(deleted_groups).where(deleted_groups.c.deleted_at_ms < before_ms)
+    return (await tx.conn.execute(statement)).rowcount
 
 
 def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -108,6 +108,16 @@ groups = Table(
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
 )
 
+deleted_groups = Table(  # by which sums and events of a subtree are found, as long as there may be any
+    "deleted_groups",
+    metadata,
+    Column("workspace_id", Id, primary_key=True),
+    Column("path", Id, primary_key=True),
+    Column("external_entity_id", Id, nullable=False),
+    Column("deleted_at_ms", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
 api_keys = Table(
     "api_keys",
     metadata,

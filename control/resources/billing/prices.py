@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from control.edges.sql.billing import price_rows
+from control.edges.sql.billing.long_context import keep_apart
 from control.edges.sql.billing.price_rows import Position
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace, owned_prefixes
@@ -34,6 +35,7 @@ async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
         old = await price_rows.find_price(tx.conn, workspace_id, position)
         if old is None and await price_rows.count_prices(tx.conn, workspace_id) >= MAX_PRICES:
             raise TooManyPricesError(MAX_PRICES)
+        await keep_apart(tx, workspace_id, price)
         await price_rows.put_price(tx, workspace_id, price)
         if price != old:
             before = None if old is None else shown_price(old)

@@ -6,16 +6,19 @@ Money is added in whole units (`policy.prices.Rates`), so it is exact, and fast 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
+from functools import cached_property, reduce
 from itertools import repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, mul
 
-from control.edges.sql.billing.sum_records import DaySums, SumSlice
-from policy.prices import CostFigures, Figures, Money, Price, Rates, Usage, amount_of, date_text
+from control.edges.sql.billing.sum_records import DaySums, RateKey, SumSlice
+from control.records.usage_sums import PLAIN, Figures, Usage, figures_sum, usage_of
+from policy.prices import Money, Price, amount_of, date_text
 
 _FAR_MS = 1 << 62
+_ONE_OF_EACH = [Usage(**{name: 1}).cost_figures for name in Usage._fields]
 Name = tuple[str, ...]
 """The value that the calls of a group share: a day, a slug, an entity, or an entity and a key."""
 
@@ -29,28 +32,48 @@ class Grouping(StrEnum):
     KEY = "key"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class PricedSlug:
-    """A slug at one of its prices, which ends at `until_ms`. Compared by identity, which is cheap."""
+    """A slug at one of its prices, which ends at `until_ms`. Compared by identity, which is cheap.
+
+    `service_tier`: one that the price lists, or "". `is_long`: whether it is the price of long context.
+    """
 
     slug: str
     price: Price | None
-    rates: Rates | None
-    currency: str
     until_ms: int
+    service_tier: str = ""
+    is_long: bool = False
+
+    @cached_property
+    def weights(self) -> Sequence[int]:
+        """The cost of one of each figure of a `Usage`, in units of `policy.prices.Rates`. A cost is linear in them."""
+        if self.price is None:
+            return ()
+        rates = self.price.rates(self.service_tier, is_long=self.is_long)
+        return list(map(rates.cost, _ONE_OF_EACH))
+
+    def units(self, figures: Figures) -> int:
+        """The cost of these sums, in the same units."""
+        *plain, further = figures
+        units: int = sum(map(mul, self.weights, plain))
+        return units if further is None else units + sum(map(mul, self.weights[PLAIN:], further))
 
     @property
-    def place(self) -> tuple[str, int]:
+    def place(self) -> tuple[str, int, bool, str]:
         """The place of a line among those of its group: by slug, then by price."""
-        return (self.slug, -1 if self.price is None else self.price.valid_from_ms)
+        valid_from_ms = -1 if self.price is None else self.price.valid_from_ms
+        return (self.slug, valid_from_ms, self.is_long, self.service_tier)
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """The calls of a group through one slug at one price; None where the slug had no price."""
+    """The calls of a group through one slug at one price, of one service tier and with long context or none.
 
-    slug: str
-    price: Price | None
+    `amount` is None where the slug had no price.
+    """
+
+    priced: PricedSlug
     usage: Usage
     amount: Decimal | None
 
@@ -68,66 +91,76 @@ class ReportGroup:
         items = sorted(self.sums.items(), key=lambda item: item[0].place)
         return [
             ReportLine(
-                priced.slug,
-                priced.price,
-                Usage._make(figures),
-                None if priced.rates is None else amount_of(priced.rates.cost(CostFigures(*figures))),
+                priced,
+                usage_of(figures),
+                None if priced.price is None else amount_of(priced.units(figures)),
             )
             for priced, figures in items
         ]
 
     @property
     def usage(self) -> Usage:
-        calls = input = output = cached = 0
-        for figures in self.sums.values():
-            calls += figures[0]
-            input += figures[1]
-            output += figures[2]
-            cached += figures[3]
-        return Usage(calls, input, output, cached)
+        return usage_of(reduce(figures_sum, self.sums.values()))
 
     @property
     def unpriced_calls(self) -> int:
-        return sum(figures[0] for priced, figures in self.sums.items() if priced.rates is None)
+        return sum(figures[0] for priced, figures in self.sums.items() if priced.price is None)
 
     @property
     def cost(self) -> Money | None:
         """The exact cost of the priced calls, ordered by currency; None if no call has a price."""
         units: dict[str, int] = defaultdict(int)
         for priced, figures in self.sums.items():
-            if priced.rates is not None:
-                units[priced.currency] += priced.rates.cost(CostFigures(*figures))
+            if priced.price is not None:
+                units[priced.price.currency] += priced.units(figures)
         return {currency: amount_of(units[currency]) for currency in sorted(units)} or None
 
 
 class PricedSlugs:
-    """Finds the price that is valid for a slug at a time. Each is made ready once for a report, when it is used."""
+    """Finds the price that is valid for a slug at a time. Each is made ready once for a report, when it is used.
+
+    `bounds`: those of long context.
+    """
 
     def __init__(self, prices: Iterable[Price]) -> None:
         self._prices: dict[str, list[Price]] = defaultdict(list)
         for price in sorted(prices, key=attrgetter("valid_from_ms")):
             self._prices[price.slug].append(price)
+        long_contexts = [price.long_context for prices in self._prices.values() for price in prices]
+        self.bounds = frozenset(one.above_input_tokens for one in long_contexts if one is not None)
         self._starts: dict[str, Sequence[int]] = {}
         self._periods: dict[str, Sequence[PricedSlug]] = {}
+        self._variants: dict[tuple[PricedSlug, str, bool], PricedSlug] = {}
 
-    def at(self, slug: str, day_ms: int) -> PricedSlug:
-        """The slug at its latest price that is valid from then or earlier."""
+    def at(self, key: RateKey, day_ms: int) -> PricedSlug:
+        """The slug at its latest price that is valid from then or earlier, for calls of that tier and context."""
+        base = self._period(key.slug, day_ms)
+        price = base.price
+        if price is None or (key.service_tier, key.above_input_tokens) == ("", 0):
+            return base
+        tier = key.service_tier if key.service_tier in dict(price.service_tiers) else ""
+        long_context = price.long_context
+        is_long = long_context is not None and key.above_input_tokens >= long_context.above_input_tokens
+        if not tier and not is_long:
+            return base
+        place = (base, tier, is_long)
+        if place not in self._variants:
+            self._variants[place] = replace(base, service_tier=tier, is_long=is_long)
+        return self._variants[place]
+
+    def _period(self, slug: str, day_ms: int) -> PricedSlug:
         if slug not in self._starts:
             prices = self._prices.get(slug, ())
             self._starts[slug] = [price.valid_from_ms for price in prices]
             ends = [*self._starts[slug], _FAR_MS]
-            self._periods[slug] = [_priced(slug, price, end) for price, end in zip((None, *prices), ends, strict=True)]
+            self._periods[slug] = [
+                PricedSlug(slug, price, end) for price, end in zip((None, *prices), ends, strict=True)
+            ]
         return self._periods[slug][bisect_right(self._starts[slug], day_ms)]
 
 
-def _priced(slug: str, price: Price | None, until_ms: int) -> PricedSlug:
-    if price is None:
-        return PricedSlug(slug, None, None, "", until_ms)
-    return PricedSlug(slug, price, price.rates(), price.currency, until_ms)
-
-
 class _ValidPrices(dict[str, PricedSlug]):
-    """The prices of a day by slug. They are found when they are asked for, and stay while they are valid."""
+    """The prices of a day by rate key. They are found when they are asked for, and stay while they are valid."""
 
     def __init__(self, prices: PricedSlugs) -> None:
         super().__init__()
@@ -137,11 +170,11 @@ class _ValidPrices(dict[str, PricedSlug]):
     def turn_to(self, day_ms: int) -> None:
         """A later day."""
         self._day_ms = day_ms
-        for slug in [slug for slug, priced in self.items() if priced.until_ms <= day_ms]:
-            del self[slug]
+        for key in [key for key, priced in self.items() if priced.until_ms <= day_ms]:
+            del self[key]
 
-    def __missing__(self, slug: str) -> PricedSlug:
-        priced = self[slug] = self._prices.at(slug, self._day_ms)
+    def __missing__(self, key: str) -> PricedSlug:
+        priced = self[key] = self._prices.at(RateKey.from_text(key), self._day_ms)
         return priced
 
 
@@ -149,18 +182,18 @@ class SumBook:
     """Adds sums up: for each group, each slug and each price."""
 
     def __init__(self, prices: PricedSlugs) -> None:
-        self._prices = prices
+        self.prices = prices
         self._groups: dict[Name, dict[PricedSlug, Figures]] = defaultdict(dict)
 
     def add(self, days: Iterable[DaySums], by: Grouping) -> int:
         """Add sums of calls; returns how many. Prices hold from the start of a day."""
         count = 0
-        valid = _ValidPrices(self._prices)
+        valid = _ValidPrices(self.prices)
         for day in sorted(days, key=attrgetter("day_ms")):
             valid.turn_to(day.day_ms)
             for sums in day.slices():
                 count += len(sums.figures)
-                self._add(_names_of(sums, day.day_ms, by), map(valid.__getitem__, sums.slugs), sums.figures)
+                self._add(_names_of(sums, day.day_ms, by), map(valid.__getitem__, sums.rate_keys), sums.figures)
         return count
 
     def _add(self, names: Iterable[Name], priced: Iterable[PricedSlug], figures: Iterable[Figures]) -> None:
@@ -168,7 +201,7 @@ class SumBook:
         for group, slug, sums in zip(map(self._groups.__getitem__, names), priced, figures, strict=False):
             before = group.setdefault(slug, sums)
             if before is not sums:
-                group[slug] = _sum(before, sums)
+                group[slug] = figures_sum(before, sums)
 
     @property
     def size(self) -> int:
@@ -187,14 +220,8 @@ def _names_of(sums: SumSlice, day_ms: int, by: Grouping) -> Iterable[Name]:
         case Grouping.DAY:
             return repeat((date_text(day_ms),))
         case Grouping.SLUG:
-            return zip(sums.slugs, strict=True)
+            return ((RateKey.from_text(key).slug,) for key in sums.rate_keys)
         case Grouping.ENTITY:
             return zip(sums.entities, strict=True)
         case Grouping.KEY:
             return zip(sums.entities, sums.keys, strict=True)
-
-
-def _sum(one: Figures, other: Figures) -> Figures:
-    calls, input, output, cached = one
-    more_calls, more_input, more_output, more_cached = other
-    return (calls + more_calls, input + more_input, output + more_output, cached + more_cached)

@@ -210,7 +210,7 @@ class UsageReports:
     async def _add_window(self, book: SumBook, query: ReportQuery) -> None:
         by_key = query.by is Grouping.KEY
         async with self.store.read() as conn:
-            sources = await sources_of(conn, query.window)
+            sources = await sources_of(conn, query.window, book.prices.bounds)
             sums = [await source.totals(by_key, query.slug) for source in sources]
         await _add(book, query, chain.from_iterable(sums))
 
@@ -226,7 +226,7 @@ class UsageReports:
         while entity is not None:
             book = SumBook(prices)
             async with self.store.read() as conn:
-                sources = await sources_of(conn, query.window)
+                sources = await sources_of(conn, query.window, prices.bounds)
                 entities = await next_entities(sources, entity, sums_a_day)
                 by_key = query.by is Grouping.KEY
                 sums = [await source.of_entities(entities, by_key, query.slug) for source in sources]

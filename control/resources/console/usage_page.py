@@ -7,17 +7,21 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from control.edges.sql import key_rows
+from control.edges.sql.billing.sum_records import RateKey
 from control.edges.sql.store import Store
 from control.long_work import beside
 from control.records.console import NamedGroup
 from control.records.policy import KeyRecord
+from control.records.usage_sums import Figures, Usage, figures_sum, usage_of
 from control.resources.billing.usage_report import RecentDays, UsageReports
 from control.resources.group_usage import GroupLimits, LimitUse, UsageSource
 from control.resources.groups import read_group
-from policy.prices import Usage, date_text
+from policy.prices import date_text
 
+Name = TypeVar("Name", int, str)
 DAYS = 31
 MAX_SLUGS = MAX_KEYS = 100
 """The most used ones are shown."""
@@ -58,13 +62,18 @@ async def read_usage_page(
 
 def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usage], Counter[str]]:
     """Usage by day, usage by slug, calls by key."""
-    by_day: dict[int, Usage] = defaultdict(Usage)
-    by_slug: dict[str, Usage] = defaultdict(Usage)
+    by_day: dict[int, Figures] = defaultdict(lambda: Usage().figures)
+    by_slug: dict[str, Figures] = defaultdict(lambda: Usage().figures)
     calls: Counter[str] = Counter()
     for day in recent.sums:
         for sums in day.slices():
-            for key, slug, figures in zip(sums.keys, sums.slugs, sums.figures, strict=True):
-                by_day[day.day_ms] = by_day[day.day_ms].plus(figures)
-                by_slug[slug] = by_slug[slug].plus(figures)
+            for key, rate_key, figures in zip(sums.keys, sums.rate_keys, sums.figures, strict=True):
+                slug = RateKey.from_text(rate_key).slug
+                by_day[day.day_ms] = figures_sum(by_day[day.day_ms], figures)
+                by_slug[slug] = figures_sum(by_slug[slug], figures)
                 calls[key] += figures[0]
-    return by_day, by_slug, calls
+    return _usages(by_day), _usages(by_slug), calls
+
+
+def _usages(sums: Mapping[Name, Figures]) -> Mapping[Name, Usage]:
+    return {name: usage_of(figures) for name, figures in sums.items()}

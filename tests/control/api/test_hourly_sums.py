@@ -18,12 +18,13 @@ from control.edges.sql.store import Store
 from control.errors import InvalidFieldError
 from control.records.events import EventWindow
 from control.records.times import time_text
+from control.records.usage_sums import Usage
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
 from control.resources.billing_events import EventReader
 from control.retention import RetentionDays, delete_old_records
-from policy.prices import DAY_MS, Usage
+from policy.prices import DAY_MS
 from tests.control.billing import HOLDBACK_S, clock_ms
 from tests.control.plane import ControlPlane, Json
 from tests.control.reports import (
@@ -149,7 +150,7 @@ async def test_each_sum_has_its_hour_group_key_and_context_apart(plane: ControlP
     }
     one = by_place["parent", 0, 0]
     assert (one["day_ms"], one["model_slug"], one["service_tier"]) == (first_day_ms, "acme/chat", "")
-    recorded = {"calls": 2, "errors": 1, "charged_calls": 2, "input_tokens": 128_000, "output_tokens": 4}
+    recorded = {"calls": 2, "errors": 1, "per_call_charges": 2, "input_tokens": 128_000, "output_tokens": 4}
     assert {name: one[name] for name in FIGURES} == {name: recorded.get(name, 0) for name in FIGURES}
 
 
@@ -268,7 +269,7 @@ async def test_usage_page_shows_days_whose_events_are_deleted(plane: ControlPlan
     reports = UsageReports(plane.store, events, retention_days=1, sums_retention_days=400)
     recent = await reports.recent_days(plane.workspace_id, "c", 31)
     figures = {day.day_ms: sums.figures for day in recent.sums for sums in day.slices()}
-    assert figures == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1)] for n in range(4)}
+    assert figures == {first_day_ms + n * DAY_MS: [Usage(calls=1, input=n, output=1).figures] for n in range(4)}
 
 
 async def test_sums_past_their_retention_are_deleted(plane: ControlPlane, first_day_ms: int) -> None:

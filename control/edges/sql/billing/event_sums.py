@@ -1,13 +1,14 @@
 """Sums over billing events, by index ranges of the window. The database adds; no event leaves it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from sqlalchemy import text
 
-from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
+from control.edges.sql.billing.event_figures import SERVICE_TIER, context_class, figures_of
+from control.edges.sql.billing.sum_records import SUMMED, DaySums, Entities, days_of, in_columns
 from control.edges.sql.events.partitions import PartitionedWindow, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.records.events import EventWindow
@@ -26,10 +27,11 @@ _DAY = f"e.timestamp_ms - e.timestamp_ms % {DAY_MS}"
 
 @dataclass(frozen=True, slots=True)
 class EventSums:
-    """A `SumSource` over the events of a window, as long as they are kept."""
+    """A `SumSource` over the events of a window, as long as they are kept. `bounds`: of long context."""
 
     conn: Connection
     window: EventWindow
+    bounds: Collection[int]
 
     async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
         """Read the sums from one range of the index."""
@@ -71,9 +73,20 @@ class EventSums:
             return []
         values = {"workspace": self.window.workspace_id, "start": self.window.start_ms, "end": self.window.end_ms}
         where = "".join(_WHERE[name] for name, value in conditions.items() if value is not None)
-        sums = _added_up(names, tables.format(events=f"{part.sql} AS e"), where)
+        sums = self._added_up(names, tables.format(events=f"{part.sql} AS e"), where)
         query = text(in_columns(self.conn.dialect.name, sums))
         return days_of((await self.conn.execute(query, values | part.bounds | conditions)).all())
+
+    def _added_up(self, names: Sequence[str], tables: str, where: str) -> str:
+        entity, key = names
+        expressions = figures_of(self.conn.dialect.name)
+        figures = ", ".join(f"CAST({expressions[name]} AS bigint) AS {name}" for name in SUMMED)
+        grouped = ", ".join([_DAY, *(name for name in names if name.startswith("e.")), "e.model_slug"])
+        return (
+            f"SELECT {_DAY} AS day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, e.model_slug,"  # noqa: S608 (ours)
+            f" {context_class(self.bounds)} AS above_input_tokens, {SERVICE_TIER} AS service_tier, {figures}"
+            f" FROM {tables} WHERE {_INSIDE}{where} GROUP BY {grouped}, above_input_tokens, {SERVICE_TIER}"
+        )
 
     async def _partitioned_window(self) -> PartitionedWindow | None:
         return part_of(await partitions_of(self.conn), self.window.start_ms, self.window.end_ms)
@@ -84,18 +97,6 @@ _WHERE = {
     "entity": " AND e.external_entity_id = :entity",
     "entities": " AND e.external_entity_id = known.entity",
 }
-
-
-def _added_up(names: Sequence[str], tables: str, where: str) -> str:
-    entity, key = names
-    figures = ", ".join(
-        f"CAST(sum(e.{name}) AS bigint) AS {name}" for name in ("input_tokens", "output_tokens", "cached_input_tokens")
-    )
-    columns = ", ".join([_DAY, *(name for name in names if name.startswith("e.")), "e.model_slug"])
-    return (
-        f"SELECT {_DAY} AS day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, e.model_slug,"  # noqa: S608 (ours)
-        f" count(*) AS calls, {figures} FROM {tables} WHERE {_INSIDE}{where} GROUP BY {columns}"
-    )
 
 
 def _entities_after(table: str) -> str:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import orjson
 from sqlalchemy import text
 
+from control.edges.sql.billing.days import DAYS, days_text
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.records.events import EventWindow
-from policy.prices import DAY_MS
 
 
 class GroupSum(NamedTuple):
@@ -56,10 +56,6 @@ _TEXTS = {
     "postgresql": "SELECT json_array_elements_text(CAST(:{} AS json))",
 }
 """The texts of a JSON array, as rows."""
-_DAYS = {
-    "sqlite": "SELECT value FROM json_each(:days)",
-    "postgresql": "SELECT CAST(json_array_elements_text(CAST(:days AS json)) AS bigint)",
-}
 _GROUPS = "groups AS g"
 _OF_GROUPS = "g.path >= :first_path AND g.path <= :last_path AND g.workspace_id = :workspace"
 
@@ -70,12 +66,11 @@ async def _hours(conn: Connection, window: EventWindow, values: dict[str, Any]) 
     query = (
         f"SELECT g.id, h.model_slug, {_sums('h', 'sum(h.calls)')}"  # noqa: S608 (ours)
         f" FROM {_GROUPS} CROSS JOIN hourly_sums AS h WHERE {_OF_GROUPS} AND h.workspace_id = :workspace"
-        f" AND h.day_ms IN ({_DAYS[dialect]}) AND h.external_entity_id = g.external_entity_id"
+        f" AND h.day_ms IN ({DAYS[dialect]}) AND h.external_entity_id = g.external_entity_id"
         " AND h.group_path = g.path AND h.hour_ms >= :start AND h.hour_ms < :end"
         f" AND h.model_slug IN ({_TEXTS[dialect].format('slugs')}) GROUP BY g.id, h.model_slug"
     )
-    days = range(window.start_ms - window.start_ms % DAY_MS, window.end_ms, DAY_MS)
-    return await _rows(conn, window, query, {**values, "days": orjson.dumps([*days]).decode()})
+    return await _rows(conn, window, query, {**values, "days": days_text(window)})
 
 
 async def _events(conn: Connection, window: EventWindow, values: dict[str, Any]) -> Sequence[Any]:

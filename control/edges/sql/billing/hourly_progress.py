@@ -13,11 +13,14 @@ from typing import NamedTuple
 from sqlalchemy import TextClause, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
+from control.edges.sql.billing.days import DAYS, days_text
+from control.edges.sql.billing.event_figures import SERVICE_TIER, context_class, figures_of
+from control.edges.sql.billing.long_context import context_bounds
 from control.edges.sql.billing.tables import hourly_sum_progress, hourly_sums
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.store import Connection, WriteTx
 from control.records.events import EventWindow
-from policy.prices import CONTEXT_BOUNDS, DAY_MS
+from policy.prices import DAY_MS
 
 HOUR_MS = 3_600_000
 _FAR_MS = 1 << 62
@@ -109,47 +112,55 @@ async def _time_of_event(conn: Connection, window: EventWindow, place: int) -> i
 
 
 async def add_events(tx: WriteTx, window: EventWindow) -> bool:
-    """Add the window's events. False if others have added what begins where it begins."""
+    """Add the window's events. False if others have added what begins where it begins.
+
+    Each hour that begins within the window is added anew, whatever sums it has from before `keep_apart`.
+    """
     progress = hourly_sum_progress
     move = update(progress).values(until_ms=window.end_ms)
     present = (progress.c.workspace_id == window.workspace_id, progress.c.until_ms == window.start_ms)
     if (await tx.conn.execute(move.where(*present))).rowcount == 0:
         return False
+    values = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms}
+    dialect = tx.conn.dialect.name
+    await tx.conn.execute(text(_DELETE_LEFT[dialect]), {**values, "days": days_text(window)})
     part = part_of(await partitions_of(tx.conn), window.start_ms, window.end_ms)
     if part is not None:
-        values = {"workspace": window.workspace_id, "start": window.start_ms, "end": window.end_ms, **part.bounds}
-        await tx.conn.execute(_add(part.sql), values)
+        above = context_class(await context_bounds(tx.conn, window.workspace_id))
+        add = _add(part.sql, figures_of(dialect), above)
+        await tx.conn.execute(add, {**values, **part.bounds})
     return True
 
 
-def _add(events: str) -> TextClause:
+def _add(events: str, figures: Mapping[str, str], above: str) -> TextClause:
     """Build the one statement that adds events in the database, so that control's loop is not held up."""
     key = ", ".join(column.name for column in hourly_sums.primary_key)
-    figures = ", ".join(_ADDED)
-    sums = ", ".join(f"{expression} AS {name}" for name, expression in _ADDED.items())
-    added = ", ".join(f"{name} = hourly_sums.{name} + excluded.{name}" for name in _ADDED)
-    names = "e.external_entity_id, e.api_key_prefix, e.model_slug, e.group_id"
+    names = ", ".join(figures)
+    sums = ", ".join(f"{expression} AS {name}" for name, expression in figures.items())
+    added = ", ".join(f"{name} = hourly_sums.{name} + excluded.{name}" for name in figures)
+    totals = ", ".join(f"sum(s.{name})" for name in figures)
+    columns = "e.external_entity_id, e.api_key_prefix, e.model_slug, e.group_id, e.group_path"
+    places = "s.external_entity_id, s.api_key_prefix, s.model_slug, s.hour_ms"
+    rate = "s.tier, s.above_input_tokens"
     return text(
-        f"INSERT INTO hourly_sums ({key}, {figures})"  # noqa: S608 (ours)
-        f" SELECT :workspace, s.hour_ms - s.hour_ms % {DAY_MS}, s.external_entity_id, s.api_key_prefix, s.model_slug,"
-        f" s.hour_ms, coalesce(groups.path, s.group_id || '/'), '', s.above_input_tokens, {figures}"
-        f" FROM (SELECT {names}, {_HOUR} AS hour_ms, {_ABOVE} AS above_input_tokens, {sums} FROM {events} AS e"
+        f"INSERT INTO hourly_sums ({key}, {names})"  # noqa: S608 (ours)
+        f" SELECT :workspace, s.hour_ms - s.hour_ms % {DAY_MS}, {places}, {_PATH}, {rate}, {totals}"
+        f" FROM (SELECT {columns}, {_HOUR} AS hour_ms, {SERVICE_TIER} AS tier, {above} AS above_input_tokens, {sums}"
+        f" FROM {events} AS e"
         " WHERE e.workspace_id = :workspace AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
-        f" GROUP BY {names}, {_HOUR}, {_ABOVE}) AS s LEFT JOIN groups ON groups.id = s.group_id"
-        f" WHERE true ON CONFLICT ({key}) DO UPDATE SET {added}"
+        f" GROUP BY {columns}, {_HOUR}, {SERVICE_TIER}, {above}) AS s LEFT JOIN groups ON groups.id = s.group_id"
+        f" WHERE true GROUP BY {places}, {_PATH}, {rate} ON CONFLICT ({key}) DO UPDATE SET {added}"
     )
 
 
-_ADDED = {
-    "calls": "count(*)",
-    "errors": "sum(CASE WHEN e.status >= 400 THEN 1 ELSE 0 END)",
-    "charged_calls": "count(*)",
-    **{name: f"sum(e.{name})" for name in ("input_tokens", "cached_input_tokens", "output_tokens")},
-}
-"""The expression of each figure over the events' columns. Figures that no event records keep their default."""
 _HOUR = f"(e.timestamp_ms - e.timestamp_ms % {HOUR_MS})"
-_CLASSES = " ".join(f"WHEN e.input_tokens > {bound} THEN {bound}" for bound in sorted(CONTEXT_BOUNDS, reverse=True))
-_ABOVE = f"(CASE {_CLASSES} ELSE 0 END)"
+_PATH = "coalesce(s.group_path, groups.path, s.group_id || '/')"
+"""The path that the event records. Older events record none: that of their group, or its id if it is deleted."""
+_DELETE_LEFT = {
+    dialect: "DELETE FROM hourly_sums WHERE workspace_id = :workspace AND hour_ms >= :start AND hour_ms < :end"  # noqa: S608 (ours)
+    f" AND day_ms IN ({days})"
+    for dialect, days in DAYS.items()
+}
 
 
 async def oldest_not_added(conn: Connection, before_ms: int) -> Mapping[str, int]:

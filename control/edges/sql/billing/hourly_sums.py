@@ -7,21 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import text
 
-from control.edges.sql.billing.sum_records import DaySums, Entities, days_of, in_columns
+from control.edges.sql.billing.days import DAYS, days_text
+from control.edges.sql.billing.sum_records import SUMMED, DaySums, Entities, days_of, in_columns
 from control.edges.sql.store import Connection
 from control.records.events import EventWindow
-from policy.prices import DAY_MS
 
-_FIGURES = ("calls", "input_tokens", "output_tokens", "cached_input_tokens")
-_DAYS = {
-    "sqlite": "SELECT value FROM json_each(:days)",
-    "postgresql": "SELECT CAST(json_array_elements_text(CAST(:days AS json)) AS bigint)",
-}
-"""The days of the window, as rows: a range of the table begins with one of them. SQLite expects few rows of JSON; of a
-recursion it expects a million, and then reads the whole table first, for a Bloom filter."""
+_RATE = "h.model_slug, h.above_input_tokens, h.service_tier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +51,7 @@ class HourlySums:
             " ORDER BY h.external_entity_id LIMIT 1 OFFSET :place"
         )
         query = (
-            f"WITH days(day_ms) AS ({_DAYS[self.conn.dialect.name]})"  # noqa: S608 (ours)
+            f"WITH days(day_ms) AS ({DAYS[self.conn.dialect.name]})"  # noqa: S608 (ours)
             f" SELECT min(found.entity) FROM (SELECT ({at_place}) AS entity FROM days) AS found"
         )
         ((last,),) = await self._rows(query, after=after, place=sums)
@@ -66,7 +59,7 @@ class HourlySums:
 
     def _inside(self, where: str, slug: str | None) -> str:
         """The table, and which of its rows."""
-        days = _DAYS[self.conn.dialect.name]
+        days = DAYS[self.conn.dialect.name]
         of_slug = "" if slug is None else " AND h.model_slug = :slug"
         window = "h.workspace_id = :workspace AND h.hour_ms >= :start AND h.hour_ms < :end"
         return f"hourly_sums AS h WHERE {window} AND h.day_ms IN ({days}){where}{of_slug}"
@@ -77,34 +70,29 @@ class HourlySums:
     async def _rows(self, query: str, **conditions: Any) -> Sequence[Any]:
         """Run a query on the window, whose days are `:days`."""
         window = self.window
-        days = range(_day_of(window.start_ms), window.end_ms, DAY_MS)
         values = {
             "workspace": window.workspace_id,
             "start": window.start_ms,
             "end": window.end_ms,
-            "days": orjson.dumps([*days]).decode(),
+            "days": days_text(window),
         }
         return (await self.conn.execute(text(query), values | conditions)).all()
 
 
 def _each(names: Sequence[str], inside: str) -> str:
     entity, key = names
-    figures = ", ".join(f"h.{name}" for name in _FIGURES)
+    figures = ", ".join(f"h.{name}" for name in SUMMED)
     return (
-        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, h.model_slug, {figures}"  # noqa: S608 (ours)
+        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, {_RATE}, {figures}"  # noqa: S608 (ours)
         f" FROM {inside}"
     )
 
 
 def _added_up(names: Sequence[str], inside: str) -> str:
     entity, key = names
-    figures = ", ".join(f"CAST(sum(h.{name}) AS bigint) AS {name}" for name in _FIGURES)
-    columns = ", ".join(["h.day_ms", *(name for name in names if name.startswith("h.")), "h.model_slug"])
+    figures = ", ".join(f"CAST(sum(h.{name}) AS bigint) AS {name}" for name in SUMMED)
+    columns = ", ".join(["h.day_ms", *(name for name in names if name.startswith("h.")), _RATE])
     return (
-        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, h.model_slug, {figures}"  # noqa: S608 (ours)
+        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, {_RATE}, {figures}"  # noqa: S608 (ours)
         f" FROM {inside} GROUP BY {columns}"
     )
-
-
-def _day_of(at_ms: int) -> int:
-    return at_ms - at_ms % DAY_MS

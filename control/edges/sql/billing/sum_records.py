@@ -10,32 +10,72 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from control.long_work import CHARS_PER_ITEM
-from policy.prices import Figures
+from control.records.usage_sums import Figures
 
 SUMS_AT_ONCE = 250
 """Sums that are added up at once. The lists of their figures stay small."""
-COLUMNS = (
-    "external_entity_id",
-    "api_key_prefix",
-    "model_slug",
+SUMMED = (
     "calls",
+    "per_call_charges",
     "input_tokens",
     "output_tokens",
     "cached_input_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "reasoning_tokens",
+    "audio_input_tokens",
+    "image_input_tokens",
+    "audio_output_tokens",
+    "image_output_tokens",
+    "server_tool_calls",
 )
-"""The columns of a sum, behind its day."""
+"""The figures of a sum."""
+_FURTHER = ("s.calls - s.per_call_charges", *(f"s.{name}" for name in SUMMED[5:]))
+"""The members of a `Usage` that are 0 in most sums, in its order."""
+_IS_PLAIN = f"({' + '.join(_FURTHER)}) = 0"
+_COLUMNS = (
+    "s.external_entity_id",
+    "s.api_key_prefix",
+    "CASE WHEN s.above_input_tokens = 0 AND s.service_tier = '' THEN s.model_slug"
+    " ELSE s.model_slug || ' ' || s.above_input_tokens || ' ' || s.service_tier END",
+    "s.calls",
+    "s.input_tokens",
+    "s.output_tokens",
+    "s.cached_input_tokens",
+    f"CASE WHEN {_IS_PLAIN} THEN NULL ELSE {{array}}({', '.join(_FURTHER)}) END",
+)
+"""The columns of a `SumSlice`."""
 _ARRAYS = {"sqlite": "json_group_array({})", "postgresql": "CAST(json_agg({}) AS text)"}
+_ARRAY = {"sqlite": "json_array", "postgresql": "json_build_array"}
+
+
+class RateKey(NamedTuple):
+    """All that the price of a token depends on, besides its day and its kind.
+
+    `above_input_tokens`: the largest of the bounds of long context that the input of each call exceeds.
+    """
+
+    slug: str
+    above_input_tokens: int
+    service_tier: str
+
+    @classmethod
+    def from_text(cls, text: str) -> "RateKey":
+        """Read it as a sum has it: a slug, or slug, bound and tier between blanks, of which a slug has none."""
+        slug, _, rest = text.partition(" ")
+        above, _, tier = rest.partition(" ")
+        return cls(slug, int(above or 0), tier)
 
 
 class SumSlice(NamedTuple):
-    """Some sums of a day, in columns: each place is the calls of one slug that share the other names.
+    """Some sums of a day, in columns: each place is the calls of one `RateKey` that share the other names.
 
-    Names by which sums are not told apart are "".
+    Names by which sums are not told apart are "". `rate_keys`: as text, so that one look-up finds the rates.
     """
 
     entities: Sequence[str]
     keys: Sequence[str]
-    slugs: Sequence[str]
+    rate_keys: Sequence[str]
     figures: Sequence[Figures]
 
 
@@ -54,8 +94,8 @@ class DaySums(NamedTuple):
         """The sums, some at a time."""
         columns: list[list[Any]] = [orjson.loads(text) for text in self.columns]
         for start in range(0, len(columns[0]), SUMS_AT_ONCE):
-            entities, keys, slugs, *figures = (column[start : start + SUMS_AT_ONCE] for column in columns)
-            yield SumSlice(entities, keys, slugs, list(zip(*figures, strict=True)))
+            entities, keys, rate_keys, *figures = (column[start : start + SUMS_AT_ONCE] for column in columns)
+            yield SumSlice(entities, keys, rate_keys, list(zip(*figures, strict=True)))
 
 
 def days_of(rows: Sequence[Sequence[Any]]) -> Sequence[DaySums]:
@@ -64,8 +104,9 @@ def days_of(rows: Sequence[Sequence[Any]]) -> Sequence[DaySums]:
 
 
 def in_columns(dialect: str, sums: str) -> str:
-    """A query with a row for each day, from one whose rows have `day_ms` and `COLUMNS`."""
-    arrays = ", ".join(_ARRAYS[dialect].format(f"s.{name}") for name in COLUMNS)
+    """A query with a row for each day, from one whose rows have `day_ms`, the names of a sum and `SUMMED`."""
+    columns = ", ".join(_ARRAYS[dialect].format(column) for column in _COLUMNS)
+    arrays = columns.format(array=_ARRAY[dialect])
     return f"SELECT s.day_ms, {arrays} FROM ({sums}) AS s GROUP BY s.day_ms"  # noqa: S608 (ours)
 
 

@@ -10,7 +10,7 @@ from control.edges.sql.tables import Id, metadata
 FIGURES = (
     "calls",
     "errors",  # calls that were answered with a status of 400 or above
-    "charged_calls",  # calls that cost `per_call`
+    "per_call_charges",  # calls that cost `per_call`
     "input_tokens",  # all input, cached and uncached
     "cached_input_tokens",
     "cache_write_tokens",
@@ -23,7 +23,7 @@ FIGURES = (
     "image_output_tokens",
     "server_tool_calls",
 )
-"""The columns that are added up. Those that events do not record yet are 0."""
+"""The columns that are added up. Each token counts in one part: cached, written, sound, pictures or none of them."""
 
 hourly_sums = Table(
     "hourly_sums",

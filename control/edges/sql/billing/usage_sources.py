@@ -1,6 +1,6 @@
 """The sources of a window's sums: hourly sums of what is final, events of the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import text
 
@@ -12,10 +12,10 @@ from control.edges.sql.store import Connection
 from control.records.events import EventWindow
 
 
-async def sources_of(conn: Connection, window: EventWindow) -> Sequence[SumSource]:
-    """Sources that together have each call of the window once."""
+async def sources_of(conn: Connection, window: EventWindow, bounds: Collection[int] = ()) -> Sequence[SumSource]:
+    """Sources that together have each call of the window once. `bounds`: of long context, of the prices to be used."""
     parts = (await summed_hours(conn, window.workspace_id)).parts_of(window)
-    events = [EventSums(conn, part) for part in (parts.before, parts.after) if part.start_ms < part.end_ms]
+    events = [EventSums(conn, part, bounds) for part in (parts.before, parts.after) if part.start_ms < part.end_ms]
     if parts.hours.start_ms >= parts.hours.end_ms:
         return events
     if conn.dialect.name == "postgresql":

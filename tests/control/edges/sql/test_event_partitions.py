@@ -167,7 +167,7 @@ async def assert_sums(store: Store, ingested: Iterable[BillingEvent], window: Ev
     """Usage reports look into the same partitions as pages."""
     expected = Counter(one.external_entity_id for one in ingested if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
-        sums = EventSums(conn, window)
+        sums = EventSums(conn, window, ())
         whole = await sums.totals(by_key=False)
         each = await sums.of_entities(Entities("", None), by_key=True)
     in_all = [figures[0] for day in whole for of_day in day.slices() for figures in of_day.figures]

@@ -38,8 +38,9 @@ _NUMBERS = "(WITH RECURSIVE s(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM s WHER
 _DAY = f"CAST(:first AS bigint) + d.n * {DAY_MS}"
 _FILL = (
     "INSERT INTO hourly_sums (workspace_id, day_ms, hour_ms, external_entity_id, api_key_prefix, model_slug,"
-    f" group_path, service_tier, above_input_tokens, calls, input_tokens) SELECT :workspace, {_DAY}, {_DAY},"
-    " 'customer-' || (100000 + e.n), 'tg_' || e.n, 'acme/m' || (e.n % 5), 'grp_/', '', 0, 1, 10"
+    f" group_path, service_tier, above_input_tokens, calls, per_call_charges, input_tokens) SELECT :workspace, {_DAY},"
+    f" {_DAY},"
+    " 'customer-' || (100000 + e.n), 'tg_' || e.n, 'acme/m' || (e.n % 5), 'grp_/', '', 0, 1, 1, 10"
     f" FROM {_NUMBERS.format(DAYS - 1)} AS d CROSS JOIN {{entities}} AS e"
 )
 _PROGRESS = "INSERT INTO hourly_sum_progress VALUES (:workspace, :first, :until)"
@@ -186,7 +187,7 @@ async def test_a_line_for_each_sum_takes_one_call_to_price_and_no_statement_of_i
     assert lines == (sums if by in (Grouping.ENTITY, Grouping.KEY) else prices)
     assert all(costs)
     assert len(statements) < 40
-    assert calls[0] < lines + sums // 10 + 20 * prices + 10_000
+    assert calls[0] < lines + sums // 10 + 50 * prices + 10_000
 
 
 async def test_a_page_of_many_lines_leaves_the_database_in_a_row_for_each_day(plane: ControlPlane) -> None:
