@@ -4,6 +4,7 @@ See docs/reference/policy-files.md#the-file.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from commands.output import cell_text
@@ -90,7 +91,7 @@ def _limit(item: dict[str, Any]) -> Limit:
 
 
 def _webhook(item: dict[str, Any]) -> Webhook:
-    return Webhook(item["url"], item.get("description"), item.get("enabled", True))
+    return Webhook(item["url"], item.get("description"), item.get("enabled", True), item.get("include_details", False))
 
 
 def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
@@ -100,7 +101,7 @@ def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
     for webhook in webhooks:
         identity = (webhook.url, webhook.description)
         counts[identity] = counts.get(identity, 0) + 1
-        result.append(Webhook(webhook.url, webhook.description, webhook.enabled, counts[identity]))
+        result.append(replace(webhook, number=counts[identity]))
     return tuple(result)
 
 

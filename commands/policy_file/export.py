@@ -109,4 +109,5 @@ def _webhook(webhook: Webhook) -> dict[str, Any]:
     item: dict[str, Any] = {"url": webhook.url}
     if webhook.description is not None:
         item["description"] = webhook.description
-    return item | ({} if webhook.enabled else {"enabled": False})
+    item |= {} if webhook.enabled else {"enabled": False}
+    return item | ({"include_details": True} if webhook.include_details else {})

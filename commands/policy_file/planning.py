@@ -251,7 +251,7 @@ def _has_same_receiver(present: OwnedResource[Webhook], webhook: Webhook) -> boo
 
 
 def _is_same_webhook(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
-    return _has_same_receiver(present, webhook) and present.value.enabled == webhook.enabled
+    return replace(present.value, number=webhook.number) == webhook
 
 
 def _drifted(kind: Kind, key: str) -> str:

@@ -87,4 +87,4 @@ def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:
 
 
 def _webhook(item: Mapping[str, Any]) -> Webhook:
-    return Webhook(item["url"], item["description"], item["enabled"])
+    return Webhook(item["url"], item["description"], item["enabled"], item.get("include_details", False))

@@ -91,8 +91,9 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _flat(target)
         case Group():
             yield from _group_fields(value)
-        case Webhook(enabled=enabled):
-            yield "enabled", enabled
+        case Webhook():
+            yield "enabled", value.enabled
+            yield "include_details", value.include_details
 
 
 def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

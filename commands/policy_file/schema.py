@@ -123,6 +123,7 @@ SCHEMA: Schema = {
             url=_text(2048, "Where the events are sent."),
             description={"type": "string", "maxLength": 255, "pattern": _NO_NUL},
             enabled={"type": "boolean", "description": "True by default."},
+            include_details={"type": "boolean", "description": "Messages with details and costs. False by default."},
         ),
     },
 }

@@ -99,7 +99,8 @@ def _webhook(change: Change, owner: str) -> Iterator[Step]:
     goal = change.after
     body: dict[str, Any] = {"managed_by": owner}
     if change.before is None:
-        described = {"url": goal.url, "description": goal.description, **body}
+        details = {"include_details": True} if goal.include_details else {}
+        described = {"url": goal.url, "description": goal.description, **details, **body}
         yield Step("POST", (WEBHOOKS,), Kind.WEBHOOK, key, "create", described)
         if not goal.enabled:
             yield Step(
@@ -108,6 +109,8 @@ def _webhook(change: Change, owner: str) -> Iterator[Step]:
     else:
         if change.action is Action.UPDATE:
             body["enabled"] = goal.enabled
+            if change.before.value.include_details != goal.include_details:
+                body["include_details"] = goal.include_details
         yield Step("PATCH", (WEBHOOKS, change.before.id), Kind.WEBHOOK, key, change.action.value, body)
 
 

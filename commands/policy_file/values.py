@@ -57,6 +57,7 @@ class Webhook:
     url: str
     description: str | None = None
     enabled: bool = True
+    include_details: bool = False
     number: int = 1
 
     @property

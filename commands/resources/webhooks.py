@@ -13,6 +13,7 @@ from commands.editing.shown import call_and_print, print_answer
 from commands.lists import items_of, print_items, print_list
 from commands.output import Column
 
+_DETAILS = "Whether the events of messages have details and costs."
 _webhook = click.argument("webhook", metavar="ID|URL")
 
 
@@ -39,11 +40,12 @@ def get(webhook: str, connection: Connection) -> None:
 @webhooks.command()
 @click.argument("receiver", metavar="URL", required=False)
 @click.option("--description", help="What it is for.")
+@click.option("--include-details", is_flag=True, default=None, help=_DETAILS)
 @file_option
 @over_api
-def create(receiver: str | None, description: str | None, file: TextIO | None, connection: Connection) -> None:
+def create(receiver: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Create a webhook and print it with its secret. The secret is shown only here."""
-    body = body_of(file, only(url=receiver, description=description))
+    body = body_of(file, only(url=receiver, **flags))
     call_and_print(connection, "POST", names.WEBHOOKS, body)
 
 
@@ -52,6 +54,7 @@ def create(receiver: str | None, description: str | None, file: TextIO | None, c
 @click.option("--receiver", metavar="URL", help="Another receiver. Nothing is sent to the old one any more.")
 @click.option("--description", help="What it is for; an empty text removes it.")
 @click.option("--enable/--disable", "enabled", default=None, help="Events that come in while disabled are never sent.")
+@click.option("--include-details/--no-include-details", default=None, help=_DETAILS)
 @file_option
 @over_api
 def set_webhook(webhook: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:

@@ -37,6 +37,7 @@ _Url = Annotated[
         description="Publicly reachable HTTPS, under the same rules as `base_url`.",
     ),
 ]
+_DETAILS = "Whether the events of messages have `details` and `cost`, by the prices of when they are queued."
 _Description = Annotated[str, Field(max_length=255, json_schema_extra=NO_NUL)]
 
 
@@ -45,6 +46,7 @@ class CreateWebhookRequestV1(OwnableRequestV1):
 
     url: _Url
     description: _Description | None = None
+    include_details: bool | None = Field(False, description=_DETAILS)
 
 
 class UpdateWebhookRequestV1(OwnableRequestV1):
@@ -57,6 +59,7 @@ class UpdateWebhookRequestV1(OwnableRequestV1):
     url: _Url | None = None
     description: _Description | None = Field(None, description="Null removes it.")
     enabled: bool | None = None
+    include_details: bool | None = Field(None, description=_DETAILS)
     rotate_secret: Annotated[Literal[True] | None, Field(description="Create a new secret; the response shows it.")] = (
         None
     )
@@ -65,14 +68,17 @@ class UpdateWebhookRequestV1(OwnableRequestV1):
     )
 
     model_config = OwnableRequestV1.model_config | {
-        "json_schema_extra": not_all_null("url", "enabled", "rotate_secret", nullable=["description", "managed_by"])
+        "json_schema_extra": not_all_null(
+            *("url", "enabled", "include_details", "rotate_secret"), nullable=["description", "managed_by"]
+        )
     }
 
     @model_validator(mode="after")
     def _changes_something(self) -> "UpdateWebhookRequestV1":
         is_said = self.model_fields_set & {"description", "managed_by"}
-        if not is_said and self.url is None and self.enabled is None and self.rotate_secret is None:
-            raise ValueError("give url, description, enabled, rotate_secret or managed_by")
+        changes = (self.url, self.enabled, self.include_details, self.rotate_secret)
+        if not is_said and all(change is None for change in changes):
+            raise ValueError("give url, description, enabled, include_details, rotate_secret or managed_by")
         return self
 
 
@@ -83,6 +89,7 @@ class WebhookV1(OwnableResponseV1):
     url: str
     description: str | None
     enabled: bool
+    include_details: bool
     created_at: TimeText
     updated_at: TimeText
     previous_secret_expires_at: TimeText | None
@@ -145,7 +152,7 @@ async def _post(request: ApiRequest) -> WebhookV1:
     await webhooks.check_webhook_url(body.url, parts.names)
     keys = parts.settings.secret_keys
     workspace_id = request.workspace_id
-    new = NewWebhook(body.url, body.description, body.owner_change())
+    new = NewWebhook(body.url, body.description, body.owner_change(), bool(body.include_details))
     record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, new)
     return _response(record, secret)
 
@@ -169,7 +176,15 @@ async def _patch(request: ApiRequest) -> WebhookV1:
     overlap_s = DEFAULT_OVERLAP_S if body.secret_overlap_seconds is None else body.secret_overlap_seconds
     overlap_ms = overlap_s * 1000 if body.rotate_secret else None
     describes = "description" in body.model_fields_set
-    change = WebhookChange(body.url, body.description, describes, body.enabled, overlap_ms, body.owner_change())
+    change = WebhookChange(
+        url=body.url,
+        description=body.description,
+        describes=describes,
+        enabled=body.enabled,
+        overlap_ms=overlap_ms,
+        owner=body.owner_change(),
+        include_details=body.include_details,
+    )
     keys = parts.settings.secret_keys
     workspace_id = request.workspace_id
     webhook_id = request.path["webhook_id"]

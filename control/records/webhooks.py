@@ -1,6 +1,7 @@
 """Webhooks and the deliveries of their messages. Values only; times are epoch milliseconds."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PENDING = "PENDING"
 DELIVERED = "DELIVERED"
@@ -25,6 +26,13 @@ class WebhookRecord:
     managed_by: str | None = None
     managed_at_ms: int | None = None
     include_details: bool = False
+
+
+class Receiver(NamedTuple):
+    """An enabled webhook, as far as it decides what its messages hold."""
+
+    webhook_id: str
+    include_details: bool
 
 
 @dataclass(frozen=True, slots=True)

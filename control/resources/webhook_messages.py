@@ -9,6 +9,7 @@ See docs/reference/events-and-webhooks.md#webhook-messages.
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -16,17 +17,22 @@ import orjson
 from standardwebhooks import Webhook
 
 from control.edges.sql import webhook_rows
+from control.edges.sql.billing import price_rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
+from control.long_work import OPERATOR, beside
 from control.records.ids import new_id
 from control.records.times import time_text
 from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
+from control.resources.billing.event_costs import Cost, EventCosts, shown_details
 from policy.billing import EVENT_TYPE, public_event
 from policy.sealing import unseal
 
 EVENTS_PER_MESSAGE = 100
 METADATA_CHARS_PER_MESSAGE = 256 * 1024
+_COSTS_PER_ITEM = 4
+"""The number of events whose costs take as long as an item of long work."""
 RETRY_FOR_MS = 3 * 86_400_000
 FIRST_DELAY_MS = 5_000
 LONGEST_DELAY_MS = 8 * 3_600_000
@@ -42,13 +48,22 @@ async def outbox(tx: WriteTx, rows: Sequence[NewEvent], receivers: Receivers) ->
     if not by_workspace:
         return
     now_ms = await database_ms(tx.conn)
-    messages = [
-        new_delivery(webhook_id, EVENT_TYPE, keys, now_ms)
-        for workspace_id, theirs in by_workspace.items()
-        for webhook_id in receivers[workspace_id]
-        for keys in _messages_of(theirs)
-    ]
+    messages: list[DeliveryRecord] = []
+    for workspace_id, theirs in by_workspace.items():
+        has_details = any(receiver.include_details for receiver in receivers[workspace_id])
+        costs = await _costs(tx, workspace_id, theirs) if has_details else {}
+        for receiver, keys in product(receivers[workspace_id], _messages_of(theirs)):
+            amounts = [costs[key] for key in keys] if receiver.include_details else None
+            messages.append(new_delivery(receiver.webhook_id, EVENT_TYPE, keys, now_ms, amounts))
     await webhook_rows.insert_deliveries(tx, messages)
+
+
+async def _costs(tx: WriteTx, workspace_id: str, rows: Sequence[NewEvent]) -> Mapping[str, Cost | None]:
+    """The cost of each event, by its key and the prices of now."""
+    slugs = {row.model_slug for row in rows}
+    costs = EventCosts(await price_rows.prices_of_slugs(tx.conn, workspace_id, slugs))
+    items = len(rows) // _COSTS_PER_ITEM
+    return await beside(OPERATOR, items, lambda: {row.idempotency_key: costs.of(row) for row in rows})
 
 
 def _messages_of(rows: Iterable[NewEvent]) -> list[list[str]]:
@@ -64,7 +79,10 @@ def _messages_of(rows: Iterable[NewEvent]) -> list[list[str]]:
     return messages
 
 
-def new_delivery(webhook_id: str, type: str, event_keys: Sequence[str], now_ms: int) -> DeliveryRecord:
+def new_delivery(
+    webhook_id: str, type: str, event_keys: Sequence[str], now_ms: int, costs: Sequence[Cost | None] | None = None
+) -> DeliveryRecord:
+    """A message with these events. `costs`: of each of them, for a message with details."""
     keys = orjson.dumps(list(event_keys)).decode()
     return DeliveryRecord(
         id=new_id("msg"),
@@ -80,16 +98,21 @@ def new_delivery(webhook_id: str, type: str, event_keys: Sequence[str], now_ms: 
         lease=None,
         leased_until_ms=0,
         ended_at_ms=None,
+        costs=None if costs is None else orjson.dumps(costs).decode(),
     )
 
 
 def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
-    """The message: the same bytes on each attempt."""
-    rows = [events[key] for key in orjson.loads(delivery.event_keys) if key in events]
+    """The message: the same bytes on each attempt, whatever prices are by then."""
+    keys = orjson.loads(delivery.event_keys)
+    items = {key: _event(events[key]) for key in keys if key in events}
+    if delivery.costs is not None:
+        costs = dict(zip(keys, orjson.loads(delivery.costs), strict=True))
+        items = {key: item | {"details": shown_details(events[key]), "cost": costs[key]} for key, item in items.items()}
     message = {
         "type": delivery.type,
         "timestamp": time_text(delivery.created_at_ms),
-        "data": {"events": [_event(row) for row in rows]},
+        "data": {"events": list(items.values())},
     }
     return orjson.dumps(message)
 

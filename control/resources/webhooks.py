@@ -46,6 +46,7 @@ class NewWebhook:
     url: str
     description: str | None = None
     owner: OwnerChange | None = None
+    include_details: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class WebhookChange:
     enabled: bool | None = None
     overlap_ms: int | None = None
     owner: OwnerChange | None = None
+    include_details: bool | None = None
 
 
 def new_secret() -> str:
@@ -80,7 +82,7 @@ async def create_webhook(
         sealed = seal(keys, id, secret, new_nonce())
         times = (tx.now_ms, tx.now_ms)
         unowned = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
-        record = with_owner(unowned, new.owner)
+        record = with_owner(replace(unowned, include_details=new.include_details), new.owner)
         await webhook_rows.insert_webhook(tx, record)
         tx.audit(workspace_id, Change("webhook.create", path_of(record), None, shown_webhook(record)))
         return record
@@ -101,6 +103,7 @@ async def change_webhook(
             url=change.url or old.url,
             description=change.description if change.describes else old.description,
             enabled=old.enabled if change.enabled is None else change.enabled,
+            include_details=old.include_details if change.include_details is None else change.include_details,
             updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1),
         )
         if secret is not None and change.overlap_ms is not None:

@@ -374,3 +374,20 @@ def test_price_set_sends_what_flags_say_in_the_form_of_the_api(api: FakeApi) -> 
         "max_output_tokens": 64_000,
     }
     assert "TIER=FACTOR" in run(*PRICE, "--service-tier", "flex").stderr
+
+
+def test_details_of_a_webhooks_messages_are_chosen_by_a_flag(api: FakeApi) -> None:
+    webhook = {"id": "whk_1", "url": "https://a.example"}
+    api.answers |= {
+        "POST /v1/gateway/webhooks": webhook,
+        "PATCH /v1/gateway/webhooks/whk_1": webhook,
+        "GET /v1/gateway/webhooks": page(webhook),
+    }
+    done("webhooks", "create", "https://a.example")
+    done("webhooks", "create", "https://a.example", "--include-details")
+    done("webhooks", "set", "whk_1", "--no-include-details")
+    assert [*api.bodies("POST"), *api.bodies("PATCH")] == [
+        {"url": "https://a.example"},
+        {"url": "https://a.example", "include_details": True},
+        {"include_details": False},
+    ]

@@ -73,7 +73,8 @@ class WorkspaceApi:
         names = {item["id"]: name for name, item in self.items["secrets"].items()}
         targets = [(item["slug"], item["targets"][0]) for item in self.items["endpoints"].values()]
         endpoints = {slug: {**target, "secret_id": names[target["secret_id"]]} for slug, target in targets}
-        hooks = sorted(str((w["url"], w["description"], w["enabled"])) for w in self.items["webhooks"].values())
+        members = ("url", "description", "enabled", "include_details")
+        hooks = sorted(str([w[name] for name in members]) for w in self.items["webhooks"].values())
         return groups, secrets, endpoints, hooks
 
     def _list(self, kind: str, query: Mapping[str, Any]) -> Wire:
@@ -211,11 +212,13 @@ class WorkspaceApi:
             raise refused(409, "TOO_MANY_WEBHOOKS")
         id = f"whk_{self._now}"
         webhook = {"id": id, "url": body["url"], "description": body["description"], "enabled": True}
+        webhook["include_details"] = body.get("include_details", False)
         return self._keep("webhooks", id, webhook, body) | {"secret": f"whsec_{id}"}
 
     def _patch_webhooks(self, body: Wire, id: str) -> Wire:
         item = self._existing("webhooks", id)
-        return self._keep("webhooks", id, {**item, "enabled": body.get("enabled", item["enabled"])}, body)
+        changes = {name: body[name] for name in ("enabled", "include_details") if name in body}
+        return self._keep("webhooks", id, item | changes, body)
 
     def _delete_webhooks(self, _body: None, id: str) -> Wire:
         self._existing("webhooks", id)

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import events, webhook_deliveries, webhooks
-from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
+from control.records.webhooks import PENDING, DeliveryRecord, Receiver, WebhookRecord
 
 # Literals, not parameters: otherwise the planner does not use the partial indexes.
 _IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
@@ -82,14 +82,15 @@ async def lock_all_webhooks(tx: WriteTx) -> list[WebhookRecord]:
 # --- deliveries ------------------------------------------------------------------------------------------------------
 
 
-async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[str, list[str]]:
+async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[str, list[Receiver]]:
     """The enabled webhooks of each of these workspaces that has any."""
     of_workspaces = one_of(webhooks.c.workspace_id, workspace_ids)
-    query = select(webhooks.c.workspace_id, webhooks.c.id).where(of_workspaces, webhooks.c.enabled)
-    ids: dict[str, list[str]] = {}
-    for workspace_id, id in await tx.conn.execute(query.order_by(webhooks.c.id)):
-        ids.setdefault(workspace_id, []).append(id)
-    return ids
+    columns = (webhooks.c.workspace_id, webhooks.c.id, webhooks.c.include_details)
+    query = select(*columns).where(of_workspaces, webhooks.c.enabled)
+    receivers: dict[str, list[Receiver]] = {}
+    for workspace_id, id, include_details in await tx.conn.execute(query.order_by(webhooks.c.id)):
+        receivers.setdefault(workspace_id, []).append(Receiver(id, include_details))
+    return receivers
 
 
 async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 from policy.billing import Details, Tokens
 from policy.prices import Price, Rates, amount_of, amount_text, cost_figures
 
+Cost = dict[str, str]
+"""The member `cost` of an event that has a price."""
+
 
 class EventCosts:
     """The costs of events by these prices, which are all of the events' slugs. Each event is a row of `events`."""
@@ -24,7 +27,7 @@ class EventCosts:
             self._prices[price.slug].append(price)
         self._rates: dict[tuple[str, int, str, bool], Rates] = {}
 
-    def of(self, event: Any) -> dict[str, str] | None:
+    def of(self, event: Any) -> Cost | None:
         """The member `cost`: exact, to the last digit. None if the slug had no price at that time."""
         price = self._price_at(event.model_slug, event.timestamp_ms)
         if price is None:

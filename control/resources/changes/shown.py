@@ -74,6 +74,7 @@ def shown_webhook(record: WebhookRecord) -> dict[str, Any]:
         "url": record.url,
         "description": record.description,
         "enabled": record.enabled,
+        "include_details": record.include_details,
         **_times(record),
         "previous_secret_expires_at": optional_time_text(record.previous_until_ms),
         **shown_owner(record),

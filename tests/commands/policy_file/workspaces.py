@@ -59,7 +59,7 @@ def policies(draw: st.DrawFn) -> Item:
     document["groups"] = draw(forests())
     hooks = st.fixed_dictionaries(
         {"url": st.sampled_from(["https://a.example", "https://b.example"]), "enabled": st.booleans()},
-        optional={"description": st.sampled_from(["", "billing"])},
+        optional={"description": st.sampled_from(["", "billing"]), "include_details": st.booleans()},
     )
     document["webhooks"] = draw(st.lists(hooks, max_size=4))
     return document

@@ -23,6 +23,7 @@ from control.edges.sql.tables import DETAIL_FIGURES, api_keys, events, groups
 from control.edges.sql.webhook_rows import enabled_webhooks
 from control.errors import EventsLostError, IngestTooSlowError
 from control.long_work import OPERATOR, beside
+from control.records.webhooks import Receiver
 from policy.billing import BillingEvent, Details
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class NewEvent(NamedTuple):
 
 
 _COLUMNS = NewEvent._fields
-Receivers = Mapping[str, Sequence[str]]
+Receivers = Mapping[str, Sequence[Receiver]]
 """The enabled webhooks of each workspace that has any."""
 Outbox = Callable[[WriteTx, Sequence[NewEvent], Receivers], Awaitable[None]]
 """A function that is called with new events, inside the transaction that stores them."""

@@ -38,13 +38,13 @@ function webhookTable(webhooks) {
 
 function createWebhook() {
   return openDialog("Create a webhook", (close) => {
-    const { fields, url, description } = webhookFields();
+    const { fields, body } = webhookFields();
     const content = h("div");
     const made = form(
       "Create",
       fields,
       async () => {
-        const webhook = await send("POST", "/v1/gateway/webhooks", { url: url.value.trim(), description: description.value.trim() || null });
+        const webhook = await send("POST", "/v1/gateway/webhooks", body());
         content.replaceChildren(
           shownSecret(webhook.secret),
           h("p.actions", {}, h("a.button", { href: withQuery("/console/webhooks", { id: webhook.id }) }, "Open the webhook"), h("button.primary", { type: "button", onclick: () => close() }, "I have stored it")),

@@ -35,6 +35,7 @@ function settings(path, webhook, show) {
       [
         ["Id", copyable(webhook.id, "Webhook id")],
         ["Description", h("bdi", {}, webhook.description ?? "–")],
+        ["Details and costs", webhook.include_details ? "in its messages" : "not in its messages"],
         ["Created", time(webhook.created_at)],
         ["Changed", time(webhook.updated_at)],
         ["Old secret signs until", webhook.previous_secret_expires_at && time(webhook.previous_secret_expires_at)],
@@ -60,9 +61,9 @@ function turnOff(change) {
 
 function editWebhook(webhook, change) {
   return openDialog("Change the webhook", (close) => {
-    const { fields, url, description } = webhookFields(webhook);
+    const { fields, body } = webhookFields(webhook);
     const save = async () => {
-      await change({ url: url.value.trim(), description: description.value.trim() || null });
+      await change(body());
       close();
     };
     return form("Save", fields, save, { cancel: close });

@@ -8,10 +8,18 @@ import { remark } from "../notice.mjs";
 export const state = ({ enabled }) => (enabled ? h("span.badge.good", {}, "on") : h("span.badge.warn", {}, "off"));
 
 /** The controls of a webhook, with what they hold now. */
-export function webhookFields(webhook = { url: "", description: "" }) {
+export function webhookFields(webhook = { url: "", description: "", include_details: false }) {
   const url = h("input", { type: "url", name: "url", value: webhook.url, required: true, spellcheck: "false", placeholder: "https://example.com/billing" });
   const description = h("input", { name: "description", value: webhook.description ?? "", maxlength: 255 });
-  return { url, description, fields: [field("URL", url, "A public https address. It answers 2xx to each message."), field("Description", description, "For people. May be empty.")] };
+  const details = h("input", { type: "checkbox", name: "include_details", checked: webhook.include_details });
+  return {
+    body: () => ({ url: url.value.trim(), description: description.value.trim() || null, include_details: details.checked }),
+    fields: [
+      field("URL", url, "A public https address. It answers 2xx to each message."),
+      field("Description", description, "For people. May be empty."),
+      field("Details and costs", details, "Whether the events of messages have them."),
+    ],
+  };
 }
 
 /** A secret that was just made; it is never shown again. */
