@@ -72,6 +72,7 @@ from control.full_collections import collect_when_idle
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
 from control.resources.billing.hourly_sums import HourlySumMaker
+from control.resources.billing.published_prices import PricePublisher
 from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
@@ -193,7 +194,7 @@ def build(settings: Settings) -> web.Application:
     app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
-    app.cleanup_ctx.append(_hourly_sums)
+    app.cleanup_ctx.extend([_hourly_sums, _published_prices])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
@@ -276,6 +277,12 @@ async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
 
 async def _hourly_sums(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(app[DEPENDENCIES].hourly_sums.make_for_ever())
+    yield
+    await cancelled(task)
+
+
+async def _published_prices(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(PricePublisher(app[DEPENDENCIES].store).publish_for_ever())
     yield
     await cancelled(task)
 

@@ -21,6 +21,10 @@ LONG_AMOUNTS = tuple(f"{kind}_per_million" for kind in _LONG_KINDS)
 """The amounts of `long_context`. The one of cache writes has a default."""
 AMOUNT_MEMBERS = (*(f"{kind}_per_million" for kind in _KINDS), "per_call", "per_server_tool_call")
 COUNT_MEMBERS = ("max_input_tokens", "max_output_tokens")
+PRICE_MEMBERS = frozenset(("valid_from", "currency", *AMOUNT_MEMBERS, "long_context", "service_tiers", *COUNT_MEMBERS))
+LONG_CONTEXT_MEMBERS = frozenset(("above_input_tokens", *LONG_AMOUNTS))
+TIER_MEMBERS = frozenset(("multiplier",))
+"""All members of the JSON form and of its parts."""
 
 
 def parse_multiplier(text: str) -> Decimal:

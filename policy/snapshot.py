@@ -22,6 +22,8 @@ from policy.deployments import (
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.limit import Limit, SlugLimits, limit_of
+from policy.price_wire import LONG_CONTEXT_MEMBERS, PRICE_MEMBERS, TIER_MEMBERS, price_from_wire, price_to_wire
+from policy.prices import Price
 
 Wire = dict[str, Any]
 
@@ -35,6 +37,7 @@ class RowKind(StrEnum):
     KEY = "key"  # id: hex SHA-256 of the whole key
     SECRET = "secret"  # noqa: S105  id: secret id
     MODEL = "model"  # id: model id
+    PRICE = "price"  # id: slug
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,25 @@ class ModelRow:
         return cls(id, body["workspace_id"], deployments, dict(body["environments"]))
 
 
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """The prices of a slug by date, from the one that is valid now on. At least one."""
+
+    slug: str
+    workspace_id: str
+    prices: tuple[Price, ...]
+
+    def to_wire(self) -> Wire:
+        return {"workspace_id": self.workspace_id, "prices": [price_to_wire(price) for price in self.prices]}
+
+    @classmethod
+    def from_wire(cls, slug: str, body: Wire) -> "PriceRow":
+        """Raises ValueError for a member of a newer version: a call could cost more than it is taken to."""
+        for wire in body["prices"]:
+            _check_price_members(wire)
+        return cls(slug, body["workspace_id"], tuple([price_from_wire(slug, wire) for wire in body["prices"]]))
+
+
 def health_to_wire(health: HealthCheck) -> Wire:
     """A health check as the API, the database column and the snapshot hold it."""
     return {name: getattr(health, name) for name in HealthCheck.__dataclass_fields__}
@@ -324,6 +346,13 @@ _LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
 def _check_members(body: Wire, allowed: frozenset[str]) -> None:
     if not body.keys() <= allowed:
         raise ValueError(f"unknown members: {', '.join(sorted(body.keys() - allowed))}")
+
+
+def _check_price_members(wire: Wire) -> None:
+    _check_members(wire, PRICE_MEMBERS)
+    _check_members(wire["long_context"] or {}, LONG_CONTEXT_MEMBERS)
+    for tier in (wire["service_tiers"] or {}).values():
+        _check_members(tier, TIER_MEMBERS)
 
 
 _TARGET_FIELDS = tuple(

@@ -8,6 +8,7 @@ from policy.limits.effective import Plan
 from policy.limits.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from proxy.accounting.request_report import CallLabels
+from proxy.accounting.slug_prices import SlugPrices
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.records.request_fields import RequestFields
@@ -97,3 +98,5 @@ class SlugRoute:
 
     endpoint: EndpointRow
     plan: Plan
+    prices: SlugPrices | None = field(default=None, compare=False)
+    """None if the slug has no price."""

@@ -13,6 +13,7 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace, owned_prefixes
 from control.errors import InvalidFieldError, PriceNotFoundError, TooManyPricesError
 from control.records.audit import Change
+from control.resources.billing.published_prices import publish_slug
 from control.resources.changes.resource_paths import path_of
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.price_wire import price_to_wire
@@ -30,7 +31,7 @@ async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
             check_slug(price.slug, await owned_prefixes(tx.conn, workspace_id))
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
-        await lock_workspace(tx, workspace_id)  # two writers of one price must each know what the other left
+        await lock_workspace(tx, workspace_id)  # two writers of one slug must each know what the other left
         position = (price.slug, price.valid_from_ms)
         old = await price_rows.find_price(tx.conn, workspace_id, position)
         if old is None and await price_rows.count_prices(tx.conn, workspace_id) >= MAX_PRICES:
@@ -38,6 +39,7 @@ async def put_price(store: Store, workspace_id: str, price: Price) -> Price:
         await keep_apart(tx, workspace_id, price)
         await price_rows.put_price(tx, workspace_id, price)
         if price != old:
+            await publish_slug(tx, workspace_id, price.slug)
             before = None if old is None else shown_price(old)
             action = "price.create" if old is None else "price.update"
             tx.audit(workspace_id, Change(action, path_of(price), before, shown_price(price)))
@@ -50,9 +52,11 @@ async def remove_price(store: Store, workspace_id: str, position: Position) -> P
     """The price that was deleted."""
 
     async def work(tx: WriteTx) -> Price:
+        await lock_workspace(tx, workspace_id)
         old = await price_rows.find_price(tx.conn, workspace_id, position)
         if old is None or not await price_rows.delete_price(tx, workspace_id, position):
             raise PriceNotFoundError
+        await publish_slug(tx, workspace_id, old.slug)
         tx.audit(workspace_id, Change("price.delete", path_of(old), shown_price(old), None))
         return old
 

@@ -21,12 +21,14 @@ from policy.snapshot import (
     EndpointRow,
     KeyRow,
     ModelRow,
+    PriceRow,
     RowKind,
     SecretRow,
     WorkspaceRow,
     group_members_from_wire,
     limits_from_wire,
 )
+from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
 from proxy.edges.policy.replica_rows import EncodedGroup, ReplicaRows
@@ -58,6 +60,7 @@ _WORKSPACE = RowKind.WORKSPACE.value
 _GROUP = RowKind.GROUP.value
 _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
+_PRICE = RowKind.PRICE.value
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")
@@ -258,11 +261,16 @@ class SnapshotDirectory:
         plan = self._plan(group, slug) if endpoint is not None else None
         if endpoint is None or plan is None:
             return None
-        route = SlugRoute(endpoint, plan)
+        route = SlugRoute(endpoint, plan, self._prices(endpoint))
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
-        entry = Entry(route, weight, (_ENDPOINT, slug), generation, group.path, slug)
+        entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
         self._cache.put((group.id, slug), entry)
         return route
+
+    def _prices(self, endpoint: EndpointRow) -> SlugPrices | None:
+        """The prices of the endpoint's slug, if its workspace has set any."""
+        prices = self._row(_PRICE, endpoint.slug, _slug_prices)
+        return prices if prices is not None and prices.workspace_id == endpoint.workspace_id else None
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
         entries = self._rows.entries(group.path, slug)
@@ -295,6 +303,10 @@ class SnapshotDirectory:
             )
             return UnusableSecret()
         return value
+
+
+def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
+    return SlugPrices(PriceRow.from_wire(slug, body))
 
 
 def _group(encoded: EncodedGroup) -> CallingGroup:

@@ -1,6 +1,6 @@
 """Queries on `prices`. Amounts are decimal text in the database, because SQLite has no exact numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,9 +10,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import prices
+from control.edges.sql.tables import prices, published
+from control.edges.sql.workspace_rows import owned_prefixes
 from policy.price_wire import price_from_wire, price_to_wire
 from policy.prices import Price, date_text, token_prices
+from policy.snapshot import PriceRow, RowKind, Wire
 
 Position = tuple[str, int]
 """Slug and `valid_from_ms`, by which lists are ordered."""
@@ -77,6 +79,38 @@ async def prices_of_slugs(conn: Connection, workspace_id: str, slugs: Iterable[s
     """All prices of these slugs."""
     query = select(*_PRICE).where(prices.c.workspace_id == workspace_id, one_of(prices.c.slug, slugs))
     return [_price(row) for row in await conn.execute(query)]
+
+
+async def prices_from(conn: Connection, workspace_id: str, slug: str, from_ms: int, limit: int) -> Sequence[Price]:
+    """The slug's price that is valid at `from_ms`, and those after it: at most `limit`, by date."""
+    own = (prices.c.workspace_id == workspace_id, prices.c.slug == slug)
+    latest = select(func.max(prices.c.valid_from_ms)).where(*own, prices.c.valid_from_ms <= from_ms)
+    first_ms = func.coalesce(latest.scalar_subquery(), 0)
+    query = select(*_PRICE).where(*own, prices.c.valid_from_ms >= first_ms)
+    return [_price(row) for row in await conn.execute(query.order_by(prices.c.valid_from_ms).limit(limit))]
+
+
+def publish_prices(tx: WriteTx, workspace_id: str, slug: str, dated: Sequence[Price]) -> None:
+    """Publish the slug's prices, by date. Without any, proxies forget those that they have."""
+    tx.publish(RowKind.PRICE, slug, published_body(workspace_id, slug, dated))
+
+
+def published_body(workspace_id: str, slug: str, dated: Sequence[Price]) -> Wire | None:
+    return PriceRow(slug, workspace_id, tuple(dated)).to_wire() if dated else None
+
+
+async def published_prices(conn: Connection, workspace_id: str) -> Mapping[str, str]:
+    """The bodies of the rows that proxies have of the workspace's slugs, by slug."""
+    bodies: dict[str, str] = {}
+    for prefix in await owned_prefixes(conn, workspace_id):
+        query = select(published.c.id, published.c.body).where(
+            published.c.kind == RowKind.PRICE.value,
+            published.c.id > f"{prefix}/",
+            published.c.id < f"{prefix}0",  # the character after the slash
+            published.c.body.is_not(None),
+        )
+        bodies |= {row.id: row.body for row in await conn.execute(query)}
+    return bodies
 
 
 def _price(row: Any) -> Price:

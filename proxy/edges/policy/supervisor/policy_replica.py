@@ -29,8 +29,8 @@ _VERSION_2 = """
 CREATE TABLE rows (kind TEXT NOT NULL, id TEXT NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, id));
 CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);
 """
-# `changes` names rows that were changed or deleted, in the order of the changes. Rows that are new are not named:
-# nobody has read them.
+# `changes` names rows that were changed or deleted, in the order of the changes. Rows that are new are not named,
+# but for prices: nobody has read them.
 _SINCE_VERSION_2 = f"""
 CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NOT NULL);
 {group_rows.SCHEMA}

@@ -6,7 +6,7 @@ page of its own, and random ids would rewrite whole bodies.
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import orjson
@@ -45,7 +45,7 @@ class _Table:
     delete: str
     body: str
     name_known: str
-    """Name the row among the changes, if it is there."""
+    """Name the row among the changes, if something may have been kept that a change of it concerns."""
 
 
 def _table(name: str, above: str) -> _Table:
@@ -58,13 +58,18 @@ def _table(name: str, above: str) -> _Table:
     )
 
 
-_TABLES = {RowKind.KEY.value: _table("keys", "group_id"), RowKind.GROUP.value: _table("groups", "parent_id")}
 _OTHERS = _Table(
     "INSERT INTO rows VALUES (?1, ?2, ?4) ON CONFLICT (kind, id) DO UPDATE SET body = excluded.body",
     "DELETE FROM rows WHERE kind = ?1 AND id = ?2",
     "SELECT body FROM rows WHERE kind = ?1 AND id = ?2",
     "INSERT INTO changes (kind, id) SELECT kind, id FROM rows WHERE kind = ?1 AND id = ?2",
 )
+_TABLES = {
+    RowKind.KEY.value: _table("keys", "group_id"),
+    RowKind.GROUP.value: _table("groups", "parent_id"),
+    # A route is kept without a price, too, so a first price is a change of it.
+    RowKind.PRICE.value: replace(_OTHERS, name_known="INSERT INTO changes (kind, id) VALUES (?1, ?2)"),
+}
 
 
 def encode(kind: str, id: str, body: Wire | None) -> EncodedRow:
@@ -81,7 +86,7 @@ def write(conn: sqlite3.Connection, rows: Iterable[EncodedRow]) -> None:
 
 
 def name_known(conn: sqlite3.Connection, rows: Iterable[EncodedRow]) -> None:
-    """Name those of these rows that the file has among the changes. The others are new: nobody has read them."""
+    """Name these rows among the changes. Rows that are new are not named, but for prices: nobody has read them."""
     for table, own in _by_table(rows):
         conn.executemany(table.name_known, [(kind, id) for kind, id, _, _ in own])
 

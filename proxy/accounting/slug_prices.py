@@ -1,0 +1,58 @@
+"""The prices of a slug as a worker looks them up: the one that is valid at a time, and its rates for a kind of call.
+
+Prices change at the start of a UTC day, while calls run. See docs/reference/usage-reports.md#prices.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from policy.prices import Price, Rates
+from policy.snapshot import PriceRow
+
+_FAR_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tariff:
+    """The rates of calls of one price, service tier and length. Compared by identity, which is cheap."""
+
+    currency: str
+    rates: Rates
+
+
+class SlugPrices:
+    """The prices of one slug. Keeps the tariffs of the price that was last asked for."""
+
+    def __init__(self, row: PriceRow) -> None:
+        self.workspace_id = row.workspace_id
+        self._prices = row.prices
+        self._starts = (*(price.valid_from_ms for price in row.prices), _FAR_MS)
+        self._from_ms = 0
+        self._until_ms = 0
+        self._price: Price | None = None
+        self._tiers: frozenset[str] = frozenset()
+        self._tariffs: dict[tuple[str, bool], Tariff] = {}
+        """Tariffs by service tier and length. Tiers that are not listed share one, named ""."""
+
+    def tariff(self, at_ms: int, service_tier: str, input_tokens: int) -> Tariff | None:
+        """The tariff of a call that ended at `at_ms`; None before the first price."""
+        if not self._from_ms <= at_ms < self._until_ms:
+            self._turn_to(at_ms)
+        price = self._price
+        if price is None:
+            return None
+        tier = service_tier if service_tier in self._tiers else ""
+        is_long = price.is_long(input_tokens)
+        tariff = self._tariffs.get((tier, is_long))
+        if tariff is None:
+            tariff = self._tariffs[tier, is_long] = Tariff(price.currency, price.rates(tier, is_long=is_long))
+        return tariff
+
+    def _turn_to(self, at_ms: int) -> None:
+        number = bisect_right(self._starts, at_ms)
+        price = self._prices[number - 1] if number else None
+        self._from_ms = 0 if price is None else price.valid_from_ms
+        self._until_ms = self._starts[number]
+        self._price = price
+        self._tiers = frozenset(() if price is None else dict(price.service_tiers))
+        self._tariffs.clear()
