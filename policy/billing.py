@@ -35,7 +35,7 @@ TIERS_KEPT = 128
 """Names of service tiers whose details stay in memory."""
 
 PAYERS_KEPT = 4096
-"""(key, slug) pairs whose shared members stay encoded, at about 300 bytes each."""
+"""(key, slug) pairs whose shared members stay encoded, at about 400 bytes each."""
 
 
 class Tokens(NamedTuple):
@@ -205,8 +205,9 @@ def payer_members(payer: Payer) -> bytes:
     return orjson.dumps({name: text for name, text in payer._asdict().items() if text or name != "group_path"})[1:-1]
 
 
+@lru_cache(1024)
 def event_details(details: Details, source: str | None, *, is_count: bool = False) -> bytes:
-    """The end of an event's JSON: what else the call cost. Few calls have more than a source and a service tier."""
+    """The end of an event's JSON: what else the call cost. Cached: few calls have more than a source and a tier."""
     members: dict[str, Any] = {}
     if source is not None:
         members["source"] = source

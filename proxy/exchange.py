@@ -11,7 +11,7 @@ from typing import Any
 from policy.billing import Tokens
 from policy.limits.settlement import Estimate
 from proxy.accounting.journaled_call import JournaledCall
-from proxy.accounting.metering import AnswerReader, DeliveredCounter
+from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.capacity.call_load import Load
 from proxy.dialects.dialect_attempt import DialectAttempt
@@ -102,7 +102,7 @@ class RequestContext:
     """The call was journaled as ended, and settled."""
     billed: Tokens | None = None
     """Set when the call has ended."""
-    reported: Tokens | None = None
+    reported: Bill | None = None
     """Usage that the provider reported with an answer that came whole. For other answers, `reader` has it."""
     reader: AnswerReader | None = None
     delivered: DeliveredCounter | None = None

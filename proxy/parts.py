@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
@@ -16,7 +16,7 @@ from policy.limits.tiers import DEFAULT_TIERS, Tier
 from policy.snapshot import EndpointRow, ModelRow, WorkspaceRow
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
-from proxy.accounting.metering import DeliveredCounter, UnreadAnswer
+from proxy.accounting.metering import Bill, DeliveredCounter, UnreadAnswer
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
 from proxy.answers import Headers
@@ -238,8 +238,8 @@ class Dialects(Protocol):
 
     def whole_answer(
         self, request: Received, attempt: DialectAttempt, content_type: str, body: bytes, most: int
-    ) -> tuple[bytes, Tokens] | None:
-        """Return what the caller gets of a whole success, and the reported tokens. None: it needs a reader."""
+    ) -> tuple[bytes, Bill] | None:
+        """Return what the caller gets of a whole success, and what was reported. None: it needs a reader."""
 
     def unread_answer(
         self, request: Received, attempt: DialectAttempt, content_type: str, headers: Headers, most: int

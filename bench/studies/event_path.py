@@ -28,9 +28,9 @@ from bench.programs.processes import BenchError, free_port, treat_sigterm_as_int
 from bench.studies.journal import call, server_cpu_s
 from bench.usage import cpu_s
 from policy.billing import Tokens
-from proxy.accounting.recovery import close_record, progress_record
 from proxy.accounting.ulids import Ulids
 from proxy.edges.journal.writer import JournalWriter
+from tests.fakes.journal import ClosedCall, progress_of
 from tests.postgres_server import PostgresServer, running_postgres
 
 PACES = (300, 2_000, 6_000)
@@ -90,9 +90,9 @@ class Scene:
         key = self.ulids()
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
         journaled = journal.open(opened.record)
-        tokens = Tokens(input=100, output=50)
-        journal.answered(progress_record(key, Tokens(input=100), now_ms))
-        journal.close(journaled, close_record(event_key=key, status=200, tokens=tokens, ended_at_ms=now_ms))
+        journal.answered(progress_of(key, Tokens(input=100), now_ms))
+        closed = ClosedCall(event_key=key, status=200, tokens=Tokens(input=100, output=50), ended_at_ms=now_ms)
+        journal.close(journaled, closed.record)
 
     def list_events(self) -> int:
         """Read all pages; every event must be there once."""

@@ -26,11 +26,11 @@ from control.records.events import EventWindow
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Estimate, Reservation
-from proxy.accounting.recovery import join_events, progress_record
+from proxy.accounting.recovery import join_events
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from tests.control.billing import fill_events
-from tests.fakes.journal import ClosedCall, OpenedCall
+from tests.fakes.journal import ClosedCall, OpenedCall, progress_of
 from tests.postgres_server import PostgresServer, find_binaries, running_postgres
 
 WORKSPACE_ID = "ws_01JD0000000000000000000000"
@@ -95,7 +95,7 @@ def bench_journal(directory: Path, calls: int) -> None:
     for opened, closed in zip(opens, closes, strict=True):
         began = time.perf_counter()
         journaled = journal.open(opened.record)
-        journal.answered(progress_record(opened.event_key, Tokens(input=100), 2))
+        journal.answered(progress_of(opened.event_key, Tokens(input=100), 2))
         journal.close(journaled, closed.record)
         slowest_s = max(slowest_s, time.perf_counter() - began)
     thread_s = time.thread_time() - thread_s

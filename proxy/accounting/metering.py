@@ -4,10 +4,22 @@
 """
 
 from collections.abc import Generator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from policy.billing import Tokens
+from policy.billing import COUNTED, NO_DETAILS, REPORTED, Details, Tokens
 from proxy.time_slices import Uncut
+
+
+class Bill(NamedTuple):
+    """Everything that a call is billed by. `source`: `REPORTED`, or `COUNTED` if any figure was counted here."""
+
+    tokens: Tokens = Tokens()
+    details: Details = NO_DETAILS
+    source: str = COUNTED
+
+
+NO_BILL = Bill()
+"""The bill of a call without an answer."""
 
 
 class Reported(Protocol):
@@ -24,6 +36,11 @@ class Reported(Protocol):
     @property
     def input(self) -> Tokens | None:
         """The input tokens, if the provider reports them ahead of the output."""
+        ...
+
+    @property
+    def details(self) -> Details:
+        """The details reported so far; without `tokens`, those that hold for counted tokens too."""
         ...
 
     @property
@@ -128,12 +145,16 @@ class NothingReported:
     __slots__ = ()
     tokens: Tokens | None = None
     input: Tokens | None = None
+    details = NO_DETAILS
     rejected = ""
 
 
 NOTHING_REPORTED = NothingReported()
 
 
-def tokens_so_far(reported: Reported, delivered: DeliveredCounter) -> Tokens:
-    """The cost of an answer that has begun: as reported, else as counted."""
-    return reported.tokens or delivered.tokens(reported.input)
+def bill_so_far(reported: Reported, delivered: DeliveredCounter) -> Bill:
+    """The bill of an answer that has begun: as reported, else as counted."""
+    tokens = reported.tokens
+    if tokens is not None:
+        return Bill(tokens, reported.details, REPORTED)
+    return Bill(delivered.tokens(reported.input), reported.details)

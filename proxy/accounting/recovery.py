@@ -14,7 +14,7 @@ from zlib import crc32
 
 import orjson
 
-from policy.billing import EVENT_END, Tokens, join_event
+from policy.billing import COUNTED, NO_DETAILS, Tokens, event_details, event_end, join_event
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frames, pack_head
 
@@ -38,8 +38,8 @@ _OPEN_MAGIC = _OPEN.magic
 _OPEN_SEED = _OPEN.seed
 _CLOSE_MAGIC = _CLOSE.magic
 _CLOSE_SEED = _CLOSE.seed
-_CLOSE_LINES = b"%b\n" + EVENT_END + b"}\n%b"
 _WITHDRAWN = b'"status":%d,' % WITHDRAWN_STATUS
+_NOTHING_DELIVERED = event_details(NO_DETAILS, COUNTED)
 _KEY_BYTES = 26
 _KEY_AT = len(b'{"idempotency_key":"')
 _KEY_TO = _KEY_AT + _KEY_BYTES
@@ -64,20 +64,19 @@ def open_record(
     return pack_head(_OPEN_MAGIC, len(payload), crc32(payload, _OPEN_SEED)) + payload
 
 
-def progress_record(event_key: str, tokens: Tokens, now_ms: int) -> bytes:
-    """Two lines: the key, then the time and what had been delivered by then."""
-    payload = b'%b\n"ended_at_ms":%d,"tokens":[%d,%d,%d]}' % (event_key.encode(), now_ms, *tokens)
+def progress_record(event_key: str, end: bytes) -> bytes:
+    """Two lines: the key, then the end of the event as it would be by now (`event_end`)."""
+    payload = b"%b\n%b" % (event_key.encode(), end)
     return pack_head(_PROGRESS.magic, len(payload), crc32(payload, _PROGRESS.seed)) + payload
 
 
-def close_record(
-    *, event_key: str, status: int, tokens: Tokens, ended_at_ms: int, numbers: tuple[int, ...] = ()
-) -> bytes:
+def close_record(*, event_key: str, end: bytes, numbers: tuple[int, ...] = ()) -> bytes:
     """Return the record of a call's end. `numbers`: the settlement numbers of its reservations, in order.
 
-    `status` is `WITHDRAWN_STATUS` if the call was not sent. Three lines: the key, the rest of the event, the numbers.
+    Three lines: the key, the second half of the event (`event_end`), the numbers. The event's status is
+    `WITHDRAWN_STATUS` if the call was not sent.
     """
-    payload = _CLOSE_LINES % (event_key.encode(), ended_at_ms, status, *tokens, orjson.dumps(numbers))
+    payload = b"%b\n%b\n%b" % (event_key.encode(), end, orjson.dumps(numbers))
     return pack_head(_CLOSE_MAGIC, len(payload), crc32(payload, _CLOSE_SEED)) + payload
 
 
@@ -185,15 +184,10 @@ class Ledger:
         ended = []
         for event_key, opened in sorted(self.open.items()):
             estimated_input, reservations = _opening(opened)
-            tokens = _last_known(self.answered.get(event_key), estimated_input)
+            tokens, details = _last_known(self.answered.get(event_key), estimated_input)
             numbers = tuple(_next_number(last_numbers, reservation.key) for reservation in reservations)
-            closed = close_record(
-                event_key=event_key.decode(),
-                status=ORPHAN_STATUS,
-                tokens=tokens,
-                ended_at_ms=self.latest_ms,
-                numbers=numbers,
-            )
+            end = event_end(self.latest_ms, ORPHAN_STATUS, tokens, details)
+            closed = close_record(event_key=event_key.decode(), end=end, numbers=numbers)
             ended.append((opened, closed[HEAD_BYTES:]))
         return ended
 
@@ -220,13 +214,18 @@ class Ledger:
         return ledger
 
 
-def _last_known(progress: bytes | None, estimated_input: int) -> Tokens:
-    """The tokens billed for an orphan. `progress`: the rest of its last progress record, or empty (older workers)."""
+def _last_known(progress: bytes | None, estimated_input: int) -> tuple[Tokens, bytes]:
+    """The tokens billed for an orphan, and the end of its event (`event_details`).
+
+    `progress`: the rest of its last progress record, or empty (older workers). Those of workers before there were
+    details end with the tokens.
+    """
     if progress is None:
-        return Tokens()
+        return Tokens(), _NOTHING_DELIVERED
     if not progress:  # no counted output: bill the input of the estimate alone
-        return Tokens(input=estimated_input)
-    return Tokens.from_wire(orjson.loads(b"{" + progress)["tokens"])
+        return Tokens(input=estimated_input), _NOTHING_DELIVERED
+    tokens, bracket, details = progress.partition(b"]")
+    return Tokens.from_wire(orjson.loads(b"{%b%b}" % (tokens, bracket))["tokens"]), details
 
 
 def _time_of(payload: bytes) -> int:

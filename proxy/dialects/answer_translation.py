@@ -40,7 +40,7 @@ from proxy.dialects.middle.json_slots import json_slots, restore_slots
 from proxy.dialects.middle.left_out import stream_comment
 from proxy.dialects.middle.stops import failure_of, fill_empty_arguments
 from proxy.dialects.middle.whole_answers import GatheredAnswer, events_of
-from proxy.dialects.usage import UsageMeter
+from proxy.dialects.usage.meters import METERED_MEMBERS, UsageMeter
 from proxy.dialects.vendor_rules.tool_names import RenamingStreamReader, rename_calls
 from proxy.errors import UpstreamCutError, UpstreamResetError
 from proxy.json_text.exact_numbers import with_exact_members
@@ -67,10 +67,10 @@ _OUTPUT = frozenset(
 """The members that may hold output."""
 _SKELETON = (
     TELLING_MEMBERS
+    | METERED_MEMBERS
     | _OUTPUT
     | {
         *(
-            "usage",
             "id",
             "created_at",
             "incomplete_details",

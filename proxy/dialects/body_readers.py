@@ -10,13 +10,13 @@ from typing import Any
 
 import orjson
 
-from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from policy.billing import MAX_REPORTED_TOKENS, REPORTED
 from proxy.accounting.answer_form import Form, form_of, form_of_values, is_media, labelled_form
-from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Reported
+from proxy.accounting.metering import NOTHING_REPORTED, AnswerReader, Bill, Reported
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.failures import ERROR_KEY, TELLING_MEMBERS, is_failure, reports_failure
 from proxy.dialects.finish import NothingHeld
-from proxy.dialects.usage import UsageMeter, usual_tokens
+from proxy.dialects.usage.meters import METERED_MEMBERS, UsageMeter, usual_report
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_bounds import SMALL_BYTES, TooManyValuesError
 from proxy.json_text.json_edit import edit_member, edit_members
@@ -34,7 +34,7 @@ FIRST_LINE_BYTES = 64 << 10
 """Most bytes to wait with for the end of the first line of JSON, and for what follows it."""
 SCANNED_BYTES = 64 << 10
 """Bytes that are scanned in one step."""
-_WANTED = Wanted(TELLING_MEMBERS | {"usage"})
+_WANTED = Wanted(TELLING_MEMBERS | METERED_MEMBERS)
 
 Work = Generator[None, None, bytes]
 
@@ -292,8 +292,8 @@ class WholeAnswers:
         content_type: str,
         body: bytes,
         most: int = MAX_REPORTED_TOKENS,
-    ) -> tuple[bytes, Tokens] | None:
-        """Return what the caller gets of a success, and the reported tokens. `most`: the largest plausible figure.
+    ) -> tuple[bytes, Bill] | None:
+        """Return what the caller gets of a success, and what was reported. `most`: the largest plausible figure.
 
         None for an answer that is translated, is no JSON, or has no valid report: another reader knows it. All of it
         is parsed, though only two members are wanted: to search for them is as safe only in valid JSON, and only a
@@ -310,16 +310,17 @@ class WholeAnswers:
             return None
         if not isinstance(answer, dict) or (not answer.get("choices") and is_failure(answer)):
             return None
-        tokens = usual_tokens(answer, most) if path in self._usual_paths else None
-        if tokens is None:
+        report = usual_report(answer, most) if path in self._usual_paths else None
+        if report is None:
             meter = self._meters[path](most)
             meter.observe(answer)
             tokens = meter.tokens
             if tokens is None:
                 return None
+            report = (tokens, meter.details)
         if "model" in answer:
             body = edit_member(body, answer, "model", encoded_name(request.slug))
-        return body, tokens
+        return body, Bill(*report, REPORTED)
 
 
 def _begins_with_a_line(beginning: bytes) -> bool:

@@ -25,7 +25,8 @@ from proxy.dialects.counting.delivered_text import (
 from proxy.dialects.counting.request_text import RequestTokens
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
-from proxy.dialects.usage import OpenAiMeter, ReportPlace
+from proxy.dialects.usage.details import AUDIO_OUTPUT, IMAGE_OUTPUT
+from proxy.dialects.usage.meters import OpenAiMeter, ReportPlace
 from proxy.records.messages import Received
 
 Json = dict[str, Any]
@@ -90,6 +91,8 @@ class PassedPath:
     """The type of the event that ends a stream, and of the only one that reports usage."""
     is_many: bool = False
     """True if a stream may hold several things, each with such an event."""
+    output_part: str = ""
+    """The detail that all output is, unless a report says more."""
     answers_are_files: bool = False
     """True if an answer is a file, whose bytes may look like anything, unless it may be text. It is never held."""
 
@@ -100,9 +103,13 @@ PATHS = {
     "/v1/moderations": PassedPath(),
     "/v1/rerank": _RERANK,
     "/v2/rerank": _RERANK,
-    "/v1/images/generations": PassedPath(_pictures, last="image_generation.completed", is_many=True),
-    "/v1/images/edits": PassedPath(_pictures, takes_forms=True, last="image_edit.completed", is_many=True),
-    "/v1/audio/speech": PassedPath(_speech, last="speech.audio.done", answers_are_files=True),
+    "/v1/images/generations": PassedPath(
+        _pictures, last="image_generation.completed", is_many=True, output_part=IMAGE_OUTPUT
+    ),
+    "/v1/images/edits": PassedPath(
+        _pictures, takes_forms=True, last="image_edit.completed", is_many=True, output_part=IMAGE_OUTPUT
+    ),
+    "/v1/audio/speech": PassedPath(_speech, last="speech.audio.done", output_part=AUDIO_OUTPUT, answers_are_files=True),
     "/v1/audio/transcriptions": _TRANSCRIPT,
     "/v1/audio/translations": _TRANSCRIPT,
 }
@@ -116,13 +123,13 @@ def is_file(passed: PassedPath, request: Received, content_type: str) -> bool:
 def stream_reader(passed: PassedPath, request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamReader:
     """The reader of an answer that is a stream."""
     place = ReportPlace(types=frozenset((None, passed.last)))
-    meter = OpenAiMeter(most, place, has_output=passed.has_output)
+    meter = OpenAiMeter(most, place, has_output=passed.has_output, output_part=passed.output_part)
     return StreamReader(_stream(passed, request), request.slug, meter, is_alone=False)
 
 
 def body_meter(passed: PassedPath, most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
     """The meter of an answer that is JSON."""
-    return OpenAiMeter(most, has_output=passed.has_output)
+    return OpenAiMeter(most, has_output=passed.has_output, output_part=passed.output_part)
 
 
 def _stream(passed: PassedPath, request: Received) -> StreamFormat:

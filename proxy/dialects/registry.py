@@ -39,7 +39,7 @@ from proxy.dialects.responses import dialect as responses_dialect
 from proxy.dialects.spoken_dialects import SpokenDialects, dialects_of
 from proxy.dialects.target_request import adds_stream_options, target_body, target_request
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.dialects.usage import OpenAiMeter, UsageMeter
+from proxy.dialects.usage.meters import OpenAiMeter, UsageMeter
 from proxy.dialects.vendor_rules.narrow_rules import fitted
 from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls

@@ -13,12 +13,12 @@ import orjson
 from proxy.dialects import failures, sse
 from proxy.dialects.delta_pattern import CR, INSIDE_STRING, LF, MATCHES_NOTHING, QUOTE, learn_from
 from proxy.dialects.finish import TAIL_BYTES, FinishingReader, Role, Roles, tells_usage
-from proxy.dialects.usage import UsageMeter
+from proxy.dialects.usage.meters import METERED_MEMBERS, UsageMeter
 from proxy.json_text.encoded_name import encoded_name
 from proxy.json_text.json_edit import Json, edit_member, find_member, remove_member
 from proxy.json_text.member_scanner import MemberScanner, Wanted
 
-_SCANNED_MEMBERS = failures.TELLING_MEMBERS | {"usage"}
+_SCANNED_MEMBERS = failures.TELLING_MEMBERS | METERED_MEMBERS
 HEAD_BYTES = 4 << 10
 """Bytes of a frame that are searched for the model's name without parsing it."""
 LESSONS = 8
@@ -30,6 +30,7 @@ _NULL_AT_END = re.compile(rb'"usage"\s*+:\s*+null\s*+(?=\}\s*+\Z)')
 _NULL_ENDING = b',"usage":null}\n\n'
 _ENDING = b"}\n\n"
 _NO_OPENING = b"\0"
+_NOTHING = re.compile(rb"(?!)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class StreamFormat:
     """The member of an event that wraps `model` and `usage`, if the API nests them."""
     last: bytes = b""
     """The last event, if it says nothing about the answer: then it can be supplied."""
+    metered: re.Pattern[bytes] = _NOTHING
+    """A pattern in events that the meter reads beside those with usage."""
 
 
 class StreamReader(FinishingReader):
@@ -142,6 +145,7 @@ class StreamReader(FinishingReader):
             return self._leave(frame, Role.OTHER)
         role = self._shape.roles.of_frame(frame)
         tells_nothing = b'"model"' not in frame and b'"usage"' not in frame and failures.ERROR_KEY not in frame
+        tells_nothing = tells_nothing and not self._shape.metered.search(frame)
         if role is None and tells_nothing and not self.waits and not self._shape.roles.mark.search(frame):
             role = Role.OUTPUT
         if role is not None and tells_nothing:

@@ -10,9 +10,9 @@ from collections.abc import Coroutine
 from time import perf_counter, time_ns
 from typing import Any
 
-from policy.billing import Tokens
-from proxy.accounting.metering import AnswerReader, UnreadAnswer, tokens_so_far
-from proxy.accounting.recovery import progress_record
+from policy.billing import event_details, event_end
+from proxy.accounting.metering import AnswerReader, Bill, UnreadAnswer, bill_so_far
+from proxy.accounting.recovery import ORPHAN_STATUS, progress_record
 from proxy.answer_head import begin
 from proxy.answers import Answered
 from proxy.dialects.failures import is_empty_failure
@@ -339,7 +339,7 @@ class _Passage:
 
     def _begin_progress(self) -> None:
         """Record the first bytes now, and progress from now on."""
-        self._recorded: Tokens | None = None
+        self._recorded: Bill | None = None
         record = self.progress(time_ns() // 1_000_000)
         assert record is not None
         self._relay.journal.answered(record)
@@ -347,11 +347,12 @@ class _Passage:
 
     def progress(self, now_ms: int) -> bytes | None:
         """The record of what was delivered so far; None if the last one says the same."""
-        tokens = tokens_so_far(self.reader.reported, self._delivered)
-        if tokens == self._recorded:
+        bill = bill_so_far(self.reader.reported, self._delivered)
+        if bill == self._recorded:
             return None
-        self._recorded = tokens
-        return progress_record(self._answering.admitted.event_key, tokens, now_ms)
+        self._recorded = bill
+        end = event_end(now_ms, ORPHAN_STATUS, bill.tokens, event_details(bill.details, bill.source))
+        return progress_record(self._answering.admitted.event_key, end)
 
     def _count(self) -> None:
         """Count what was passed on."""

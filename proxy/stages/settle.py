@@ -9,17 +9,20 @@ import logging
 from itertools import islice
 from time import perf_counter, time_ns
 
-from policy.billing import Tokens
+from policy.billing import REPORTED, event_details, event_end
 from policy.limits.kinds import LimitType
 from proxy.accounting.journaled_call import UnwrittenRecord
+from proxy.accounting.metering import NO_BILL, Bill, bill_so_far
 from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.exchange import Admitted, RequestContext
 from proxy.parts import Counters, Journal, Meters, OutputEstimates
+from proxy.records.head_facts import Purpose
 
 log = logging.getLogger(__name__)
 
 _TOKEN = LimitType.TOKEN  # a global is ten times as fast as a member
+_COUNT = Purpose.COUNT
 LOG_INTERVAL_S = 1.0
 SHED_STATUS = 529
 MAX_LABELS = 16
@@ -45,10 +48,8 @@ class Settle:
         if admitted is None or context.ended:
             return None
         context.ended = True
-        reported = context.reported
-        if reported is None and context.reader is not None:
-            reported = context.reader.reported.tokens
-        context.billed = tokens = reported if reported is not None else self._unreported(context, admitted)
+        bill = context.reported or self._bill(context, admitted)
+        context.billed = tokens = bill.tokens
         reservations = admitted.take.reservations
         counters = self._counters
         total = tokens.total
@@ -57,13 +58,10 @@ class Settle:
         pending_record = None
         try:
             if context.journaled is not None:
-                record = close_record(
-                    event_key=admitted.event_key,
-                    status=context.status if context.dispatched else _status_of_unsent(context),
-                    tokens=tokens,
-                    ended_at_ms=time_ns() // 1_000_000,
-                    numbers=numbers,
-                )
+                status = context.status if context.dispatched else _status_of_unsent(context)
+                details = event_details(bill.details, bill.source, is_count=context.facts.purpose is _COUNT)
+                end = event_end(time_ns() // 1_000_000, status, tokens, details)
+                record = close_record(event_key=admitted.event_key, end=end, numbers=numbers)
                 pending_record = self._journal.close(context.journaled, record)
         finally:
             if context.dispatched:
@@ -75,23 +73,25 @@ class Settle:
         overrun = total - admitted.estimate.expected - admitted.estimate.margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
-        if reported is not None:
+        if bill.source is REPORTED:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return pending_record
 
-    def _unreported(self, context: RequestContext, admitted: Admitted) -> Tokens:
-        """Return what to bill without a plausible usage report: what was delivered, else zero."""
+    def _bill(self, context: RequestContext, admitted: Admitted) -> Bill:
+        """Return what to bill: what was reported; without a plausible report, what was delivered, else zero."""
         if context.reader is None or context.delivered is None:
-            return Tokens()
+            return NO_BILL
         reported = context.reader.reported
+        if reported.tokens is not None:
+            return bill_so_far(reported, context.delivered)
         if reported.rejected:
             self._rejections.note(reported.rejected, admitted.route.plan.slug)
         if not context.answered:
-            return Tokens()
+            return NO_BILL
         if reported.rejected or context.delivered.expects_usage:
             self._meters.usage_not_reported("rejected" if reported.rejected else "missing")
-        return context.delivered.tokens(reported.input)
+        return bill_so_far(reported, context.delivered)
 
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome."""

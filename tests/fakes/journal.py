@@ -6,11 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.billing import Payer, Tokens, event_start, payer_members
+from policy.billing import (
+    COUNTED,
+    NO_DETAILS,
+    Details,
+    Payer,
+    Tokens,
+    event_details,
+    event_end,
+    event_start,
+    payer_members,
+)
 from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.journal_records import HEAD_BYTES
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
-from proxy.accounting.recovery import close_record, open_record
+from proxy.accounting.recovery import ORPHAN_STATUS, close_record, open_record, progress_record
 from proxy.errors import JournalUnavailableError
 
 
@@ -29,10 +39,18 @@ class OpenedCall:
     opened_at_ms: int
     estimate: Estimate
     reservations: tuple[Reservation, ...] = ()
+    group_path: str = ""
 
     @property
     def record(self) -> bytes:
-        payer = Payer(self.workspace_id, self.group_id, self.external_entity_id, self.api_key_prefix, self.model_slug)
+        payer = Payer(
+            self.workspace_id,
+            self.group_id,
+            self.external_entity_id,
+            self.api_key_prefix,
+            self.model_slug,
+            self.group_path,
+        )
         start = event_start(
             idempotency_key=self.event_key,
             payer=payer_members(payer),
@@ -68,16 +86,15 @@ class ClosedCall:
     tokens: Tokens
     ended_at_ms: int
     numbers: tuple[int, ...] = ()
+    details: Details = NO_DETAILS
+    source: str = COUNTED
+    is_count: bool = False
 
     @property
     def record(self) -> bytes:
-        return close_record(
-            event_key=self.event_key,
-            status=self.status,
-            tokens=self.tokens,
-            ended_at_ms=self.ended_at_ms,
-            numbers=self.numbers,
-        )
+        details = event_details(self.details, self.source, is_count=self.is_count)
+        end = event_end(self.ended_at_ms, self.status, self.tokens, details)
+        return close_record(event_key=self.event_key, end=end, numbers=self.numbers)
 
     @classmethod
     def of(cls, record: bytes) -> "ClosedCall":
@@ -85,7 +102,15 @@ class ClosedCall:
         event_key, end, numbers = record[HEAD_BYTES:].split(b"\n")
         event = json.loads(b"{" + end)
         tokens = Tokens.from_wire(event.pop("tokens"))
-        return cls(event_key=event_key.decode(), tokens=tokens, numbers=tuple(json.loads(numbers)), **event)
+        tier = event.pop("service_tier", "")
+        details = Details(*event.pop("details", ()))._replace(service_tier=tier)
+        key = event_key.decode()
+        return cls(event_key=key, tokens=tokens, details=details, numbers=tuple(json.loads(numbers)), **event)
+
+
+def progress_of(event_key: str, tokens: Tokens, now_ms: int, details: Details = NO_DETAILS) -> bytes:
+    """The progress record of an answer without a report."""
+    return progress_record(event_key, event_end(now_ms, ORPHAN_STATUS, tokens, event_details(details, COUNTED)))
 
 
 @dataclass

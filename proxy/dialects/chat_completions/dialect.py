@@ -10,7 +10,7 @@ from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
 from proxy.dialects.chat_completions.stream_writer import ChatStreamWriter
 from proxy.dialects.counting.answer_text import chat_texts
 from proxy.dialects.middle.dialect import Dialect
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage.meters import OpenAiMeter
 
 DIALECT = Dialect(
     name=DIALECT_NAME,

@@ -10,7 +10,7 @@ from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.finish import ChunkRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage.meters import OpenAiMeter
 from proxy.errors import UntranslatableError
 from proxy.json_text.json_edit import Json
 from proxy.records.messages import Incoming, Received

@@ -13,7 +13,7 @@ from proxy.dialects.messages.stream_reader import MessagesStreamReader
 from proxy.dialects.messages.stream_writer import MessagesStreamWriter
 from proxy.dialects.messages.unsealing import native_reasoning, without_sealed
 from proxy.dialects.middle.dialect import Dialect
-from proxy.dialects.usage import MessagesMeter
+from proxy.dialects.usage.meters import MessagesMeter
 
 DIALECT = Dialect(
     name=MESSAGES,

@@ -8,7 +8,7 @@ from policy.endpoints import VENDOR_A
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import MessagesStreamReader, StreamFormat
 from proxy.dialects.upstream_request import HeaderFields
-from proxy.dialects.usage import MessagesMeter
+from proxy.dialects.usage.meters import MessagesMeter
 from proxy.records.messages import Incoming, Received
 
 PATH = "/v1/messages"

@@ -17,7 +17,7 @@ from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import Request
 from proxy.dialects.middle.sealing import Seals
 from proxy.dialects.upstream_request import HeaderFields
-from proxy.dialects.usage import UsageMeter
+from proxy.dialects.usage.meters import UsageMeter
 from proxy.records.messages import Incoming, Received
 
 Json = dict[str, Any]

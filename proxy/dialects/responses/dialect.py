@@ -11,7 +11,7 @@ from proxy.dialects.responses.request_writer import write_request
 from proxy.dialects.responses.stream_reader import ResponsesStreamReader
 from proxy.dialects.responses.stream_writer import ResponsesStreamWriter
 from proxy.dialects.responses.unsealing import native_reasoning, without_sealed
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage.meters import ResponsesMeter
 
 DIALECT = Dialect(
     name=RESPONSES,
@@ -24,7 +24,7 @@ DIALECT = Dialect(
     new_stream_writer=ResponsesStreamWriter,
     new_meter=passing.meter,
     request_headers=passing.request_headers,
-    new_body_meter=OpenAiMeter,
+    new_body_meter=ResponsesMeter,
     stream_reader=passing.stream_reader,
     roles=passing.EVENTS.roles,
     texts=responses_texts,

@@ -3,11 +3,14 @@
 Pure. The caller's body goes upstream unchanged except for `model`.
 """
 
+import re
+
 from policy.billing import MAX_REPORTED_TOKENS
 from proxy.dialects.finish import EventRoles
 from proxy.dialects.stream_readers import StreamFormat, StreamReader
 from proxy.dialects.upstream_request import HeaderFields, bearer_headers
-from proxy.dialects.usage import OpenAiMeter, ReportPlace
+from proxy.dialects.usage.meters import ReportPlace, ResponsesMeter
+from proxy.dialects.usage.server_tools import SERVER_TOOLS
 from proxy.records.messages import Incoming, Received
 
 PATH = "/v1/responses"
@@ -20,6 +23,7 @@ EVENTS = StreamFormat(
         last=_LAST,
     ),
     holder="response",
+    metered=re.compile(rb'"(?:%b)"' % "|".join(sorted(SERVER_TOOLS)).encode()),
 )
 _REPORT = ReportPlace(EVENTS.holder, _LAST)
 
@@ -32,6 +36,6 @@ def stream_reader(request: Received, most: int = MAX_REPORTED_TOKENS) -> StreamR
     return StreamReader(EVENTS, request.slug, meter(most))
 
 
-def meter(most: int = MAX_REPORTED_TOKENS) -> OpenAiMeter:
+def meter(most: int = MAX_REPORTED_TOKENS) -> ResponsesMeter:
     """A meter of this dialect's streams."""
-    return OpenAiMeter(most, _REPORT)
+    return ResponsesMeter(most, _REPORT)

@@ -25,8 +25,8 @@ from proxy.edges.journal.segments import Segment, memory_directory, new_segment,
 from proxy.edges.journal.troubles import Troubles
 from proxy.errors import JournalUnavailableError
 
-END_ROOM_BYTES = 512
-"""Room reserved for one open call: its first progress record and its `close`."""
+END_ROOM_BYTES = 832
+"""Room reserved for one open call: its first progress record and its `close`. A segment has room for 10 000 calls."""
 _MAX_RECORD_BYTES = HEAD_BYTES + MAX_PAYLOAD_BYTES
 _END = frame(Kind.END, b"")
 

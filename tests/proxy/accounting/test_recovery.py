@@ -1,13 +1,14 @@
 """Billing events and settlements from a journal, at whichever record the worker died."""
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.billing import BillingEvent, Tokens
+from policy.billing import COUNTED, REPORTED, BillingEvent, Details, Tokens
 from policy.limits.settlement import Reservation
 from proxy.accounting.journal_records import HEAD_BYTES, Kind, frame
 from proxy.accounting.recovery import (
@@ -16,9 +17,9 @@ from proxy.accounting.recovery import (
     Halves,
     Ledger,
     join_events,
-    progress_record,
     settlements_of,
 )
+from tests.fakes.journal import progress_of
 from tests.proxy.edges.journal.journals import ESTIMATE, OPENED_AT_MS, call, end, key, reservation
 
 
@@ -30,10 +31,13 @@ def read(ledger: Ledger, *records: bytes) -> list[Halves]:
 
 
 def event_of(call: Halves) -> BillingEvent:
+    return BillingEvent.from_wire(wire_of(call))
+
+
+def wire_of(call: Halves) -> dict[str, Any]:
     (encoded,) = join_events([call])
-    event = BillingEvent.from_wire(orjson.loads(encoded))
-    assert event.to_wire() == orjson.loads(encoded)
-    return event
+    wire: dict[str, Any] = orjson.loads(encoded)
+    return wire
 
 
 def test_closed_call_is_billed_and_settled() -> None:
@@ -132,12 +136,44 @@ def test_call_without_reservations_settles_nothing() -> None:
 )
 def test_orphan_is_billed_by_its_last_progress(progress: list[Tokens], tokens: Tokens, ended_at_ms: int) -> None:
     ledger = Ledger()
-    records = [progress_record(key(1), figures, OPENED_AT_MS + 2000 + 1000 * n) for n, figures in enumerate(progress)]
+    records = [progress_of(key(1), figures, OPENED_AT_MS + 2000 + 1000 * n) for n, figures in enumerate(progress)]
     read(ledger, call(1).record, *records)
     (orphan,) = ledger.orphans()
     event = event_of(orphan)
     assert (event.tokens, event.status, event.ended_at_ms) == (tokens, ORPHAN_STATUS, ended_at_ms)
     assert settlements_of([orphan])[0].actual_tokens == tokens.total
+
+
+def test_closed_call_has_its_details_and_source() -> None:
+    closed = replace(end(1), details=Details(cache_write=5, reasoning=3, service_tier="flex"), source=REPORTED)
+    (ended,) = read(Ledger(), replace(call(1), group_path="root/grp_a/").record, closed.record)
+    wire = wire_of(ended)
+    assert (wire["source"], wire["service_tier"], wire["group_path"]) == (REPORTED, "flex", "root/grp_a/")
+    assert wire["details"] == [5, 0, 3, 0, 0, 0, 0, 0]
+    assert "is_count" not in wire
+
+
+def test_orphan_has_the_details_of_its_last_progress() -> None:
+    ledger = Ledger()
+    details = Details(cache_write=50, cache_write_1h=20, service_tier="priority")
+    read(ledger, call(1).record, progress_of(key(1), Tokens(input=90, output=4), OPENED_AT_MS, details))
+    (orphan,) = Ledger.from_wire(orjson.loads(orjson.dumps(ledger.to_wire()))).orphans()
+    wire = wire_of(orphan)
+    assert (wire["tokens"], wire["status"], wire["source"]) == ([90, 4, 0], ORPHAN_STATUS, COUNTED)
+    assert (wire["details"], wire["service_tier"]) == ([50, 20, 0, 0, 0, 0, 0, 0], "priority")
+
+
+def test_records_of_a_worker_without_details_are_read() -> None:
+    """Events of such a worker have no source. It wrote the ends of calls and their progress without further members."""
+    ledger = Ledger()
+    closed = key(1).encode() + b'\n"ended_at_ms":1795000001004,"status":200,"tokens":[11,7,3]}\n[2]'
+    progress = key(2).encode() + b'\n"ended_at_ms":1795000001005,"tokens":[90,4,0]}'
+    records = [call(1).record, call(2).record, frame(Kind.CLOSE, closed), frame(Kind.PROGRESS, progress)]
+    (ended,) = read(ledger, *records)
+    (orphan,) = ledger.orphans()
+    assert [wire_of(each)["tokens"] for each in (ended, orphan)] == [[11, 7, 3], [90, 4, 0]]
+    assert [wire_of(each).get("source") for each in (ended, orphan)] == [None, None]
+    assert [wire_of(each)["status"] for each in (ended, orphan)] == [200, ORPHAN_STATUS]
 
 
 def test_journal_of_an_older_worker_is_read() -> None:
@@ -184,7 +220,7 @@ def test_close_without_an_open_is_counted_and_not_billed() -> None:
 def test_restored_ledger_continues_like_the_original(moves: list[str], cut: int) -> None:
     makers = {
         "o": lambda n: call(n).record,
-        "a": lambda n: progress_record(key(n), Tokens(input=90, output=n), OPENED_AT_MS),
+        "a": lambda n: progress_of(key(n), Tokens(input=90, output=n), OPENED_AT_MS),
         "m": lambda n: frame(Kind.ANSWERED, key(n).encode()),
         "c": lambda n: end(n).record,
     }

@@ -70,7 +70,8 @@ _ANSWER_BODY = (
     b'{"id":"chatcmpl-1","object":"chat.completion","created":1764000000,"model":"gpt","choices":[{"index":0,'
     b'"message":{"role":"assistant","content":"It jumps over the lazy dog, as it always does."},'
     b'"finish_reason":"stop"}],"usage":{"prompt_tokens":12,"completion_tokens":8,"total_tokens":20,'
-    b'"prompt_tokens_details":{"cached_tokens":4}}}'
+    b'"prompt_tokens_details":{"cached_tokens":4,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":0,'
+    b'"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}},"service_tier":"default"}'
 )
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (
     len(_ANSWER_BODY),

@@ -13,7 +13,7 @@ from proxy.dialects import body_readers
 from proxy.dialects import finish as finish_module
 from proxy.dialects.registry import Dialects
 from proxy.dialects.target_request import target_body
-from proxy.dialects.usage import OpenAiMeter
+from proxy.dialects.usage.meters import OpenAiMeter
 from proxy.errors import UntranslatableError
 from tests.fakes.seals import SEAL_KEYS
 from tests.proxy.dialects.samples import (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.billing import Tokens
-from proxy.accounting.metering import tokens_so_far
+from proxy.accounting.metering import bill_so_far
 from tests.proxy.dialects import samples
 from tests.proxy.dialects.samples import (
     CUTS,
@@ -175,7 +175,7 @@ def test_disconnected_caller_is_billed_reported_input_and_delivered_output() -> 
     bills = []
     for step in steps:
         counted.pending.append(answer.feed(step))
-        bills.append(tokens_so_far(answer.reported, counted))
+        bills.append(bill_so_far(answer.reported, counted).tokens)
     assert bills == [
         Tokens(input=50, output=0, cached_input=0),
         Tokens(input=50, output=100, cached_input=0),

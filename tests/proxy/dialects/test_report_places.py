@@ -8,7 +8,7 @@ import pytest
 from policy.billing import Tokens
 from policy.endpoints import Target
 from proxy.dialects.body_readers import BodyReader
-from proxy.dialects.usage import MessagesMeter, OpenAiMeter, UsageMeter
+from proxy.dialects.usage.meters import MessagesMeter, OpenAiMeter, UsageMeter
 from proxy.json_text.json_bounds import MAX_CONTAINERS
 from tests.proxy.dialects.samples import (
     CHAT,

@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from policy.billing import REPORTED
 from proxy.dialects.registry import Dialects
 from proxy.json_text.json_bounds import SMALL_BYTES
 from tests.fakes.seals import SEAL_KEYS
@@ -52,7 +53,7 @@ def test_answer_without_a_reader_says_what_its_reader_says(path: str, content_ty
     if not is_read or len(body) > SMALL_BYTES or path in ("/v1/rerank", "/v1/audio/speech"):
         assert read is None
     else:
-        assert read == (passed, reader.reported.tokens)
+        assert read == (passed, (reader.reported.tokens, reader.reported.details, REPORTED))
 
 
 def test_translated_answer_needs_its_reader() -> None:

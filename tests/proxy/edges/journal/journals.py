@@ -10,15 +10,14 @@ import orjson
 from policy.billing import Tokens
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
-from proxy.accounting.recovery import progress_record
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.errors import CountersUnavailableError
-from tests.fakes.journal import ClosedCall, OpenedCall
+from tests.fakes.journal import ClosedCall, OpenedCall, progress_of
 
-SMALL = JournalOptions(segment_bytes=16 * 1024)
+SMALL = JournalOptions(segment_bytes=24 * 1024)
 ESTIMATE = Estimate(612, 7_000)
 """The estimate in open records: reserved, never billed."""
 BEGUN = Tokens(input=90, output=0, cached_input=0)
@@ -101,7 +100,7 @@ def end_call(journal: JournalWriter, number: int) -> None:
 
 def begin_answer(journal: JournalWriter, number: int) -> None:
     """Record that the first bytes of the call's answer leave."""
-    journal.answered(progress_record(key(number), BEGUN, OPENED_AT_MS + number))
+    journal.answered(progress_of(key(number), BEGUN, OPENED_AT_MS + number))
 
 
 def write_calls(journal: JournalWriter, *numbers: int) -> None:

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from policy.billing import Tokens
 from policy.limits.settlement import Settlement
 from proxy.accounting.journal_records import Kind, frames
-from proxy.accounting.recovery import Halves, progress_record
+from proxy.accounting.recovery import Halves
 from proxy.edges.journal.supervisor import journal_reader as journal_reader
 from proxy.edges.journal.supervisor.delivery import IngestUnavailableError, in_thread
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, events_of, names_in, records_in
 from proxy.edges.journal.supervisor.shipper import RESERVE_NAME, Shipper, ShipperOptions
 from proxy.edges.journal.writer import JournalWriter
+from tests.fakes.journal import progress_of
 from tests.proxy.edges.journal.journals import (
     EAGER,
     KEEPING,
@@ -125,7 +126,7 @@ async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path)
     open_call(journal, 500)
     open_call(journal, 501)
     begin_answer(journal, 501)
-    journal.progress([progress_record(key(501), Tokens(input=90, output=33), OPENED_AT_MS + 9000)])
+    journal.progress([progress_of(key(501), Tokens(input=90, output=33), OPENED_AT_MS + 9000)])
     kill(journal)
     await ship_all(tmp_path, ingest, counters)
     assert len(ingest.events) == 122

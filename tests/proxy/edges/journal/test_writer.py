@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from policy.billing import Tokens
+from policy.billing import MAX_COUNT, MAX_TIER_CHARS, NO_DETAILS, REPORTED, Details, Tokens
 from proxy.accounting.journal_records import Kind, frames
-from proxy.accounting.recovery import progress_record
+from proxy.capacity.worker_capacity import CapacityLimits
+from proxy.dialects.usage.details import MAX_DETAIL
 from proxy.edges.journal.writer import (
     END_ROOM_BYTES,
     IncarnationUsedError,
@@ -22,7 +23,7 @@ from proxy.edges.journal.writer import (
     RecordTooLargeError,
 )
 from proxy.errors import JournalUnavailableError
-from tests.fakes.journal import ClosedCall
+from tests.fakes.journal import ClosedCall, progress_of
 from tests.proxy.edges.journal.journals import (
     OPENED_AT_MS,
     SMALL,
@@ -163,7 +164,7 @@ async def test_progress_never_uses_the_room_reserved_for_closes(
         open_call(journal, number)
         begin_answer(journal, number)
     for count in range(2000):
-        journal.progress([progress_record(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)])
+        journal.progress([progress_of(key(count % 20), Tokens(input=90, output=count), OPENED_AT_MS)])
     for number in range(20):
         end_call(journal, number)
     record_kinds = [kind for data in segments(tmp_path) for kind in kinds(data)]
@@ -172,18 +173,24 @@ async def test_progress_never_uses_the_room_reserved_for_closes(
 
 
 def test_largest_close_fits_the_room_reserved_for_it() -> None:
-    most = 2**63 - 1
+    tokens = Tokens(input=MAX_COUNT, output=MAX_COUNT, cached_input=MAX_COUNT)
+    details = Details._make((*(2 * MAX_DETAIL for _ in NO_DETAILS.figures), "t" * MAX_TIER_CHARS))
+    end_ms = 10**13 - 1
     close = ClosedCall(
         event_key="0" * 26,
         status=599,
-        tokens=Tokens(input=most, output=most, cached_input=most),
-        ended_at_ms=most,
-        numbers=(most,) * 5,
+        tokens=tokens,
+        ended_at_ms=end_ms,
+        numbers=(MAX_COUNT,) * 5,
+        details=details,
+        source=REPORTED,
+        is_count=True,
     ).record
-    assert (
-        len(close) + len(progress_record("0" * 26, Tokens(input=most, output=most, cached_input=most), most))
-        <= END_ROOM_BYTES
-    )
+    assert len(close) + len(progress_of("0" * 26, tokens, end_ms, details)) <= END_ROOM_BYTES
+
+
+def test_a_segment_has_room_for_the_ends_of_all_calls_that_a_worker_takes() -> None:
+    assert CapacityLimits().max_in_flight * END_ROOM_BYTES < JournalOptions().segment_bytes
 
 
 def test_full_backlog_refuses_calls_until_it_is_shipped(tmp_path: Path) -> None:
