@@ -3,7 +3,7 @@
 A detail that is no JSON integer from 0 to a bound is left out; the report stands. Of several members for one detail the
 largest counts.
 
-See docs/reference/events-and-webhooks.md#details.
+See docs/reference/events-and-webhooks.md#how-details-are-read.
 """
 
 from collections.abc import Mapping
