@@ -12,10 +12,10 @@ import pytest
 from commands.edges.forwarding.parquet_parts import ParquetParts
 from commands.policy_file.schema import SCHEMA, in_file
 from commands.resources.endpoints import create
-from commands.resources.events import EVENTS
+from commands.resources.events import DETAILED_EVENTS, EVENTS
 from control.api.console.pages import PAGES
 from control.api.endpoints import GatewayTargetV1
-from control.api.events import GatewayEventV1
+from control.api.events import GatewayEventDetailsV1, GatewayEventV1
 from control.edges.sql.events.ingest import NewEvent
 from control.edges.sql.tables import DETAIL_FIGURES, events
 from control.errors import DomainError
@@ -116,7 +116,11 @@ def columns_of_an_event() -> list[str]:
     """The figures and texts that the API lists of an event, as columns of a flat file."""
     members = [name for name in GatewayEventV1.model_fields if name not in ("type", "tokens", *ON_REQUEST)]
     members += GatewayEventV1.model_fields["tokens"].annotation.model_fields  # type: ignore[union-attr]  # a model
-    return sorted(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() for name in members)
+    return sorted(map(column_name, members))
+
+
+def column_name(member: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=h)(?=[A-Z])", "_", member).lower()
 
 
 def test_event_is_stored_with_every_field() -> None:
@@ -138,6 +142,9 @@ def test_event_is_exported_with_every_field_by_command_console_and_forwarder(tmp
     assert sorted(head.split(",")) == columns_of_an_event()
     pytest.importorskip("pyarrow")
     assert sorted(ParquetParts(tmp_path, 1).schema().names) == columns_of_an_event()
+    details = [column_name(name) for name in GatewayEventDetailsV1.model_fields]
+    assert sorted(ParquetParts(tmp_path, 1, details=True).schema().names) == sorted(columns_of_an_event() + details)
+    assert sorted(DETAILED_EVENTS.header) == sorted([*columns_of_an_event(), *details, "cost", "currency"])
 
 
 def test_every_type_and_unit_of_limits_has_a_kind() -> None:

@@ -55,6 +55,7 @@ def metered(event: Event) -> Any:
         "model": event.slug,
         "api_key_prefix": event.listed.get("apiKeyPrefix"),
         "request_id": event.listed.get("requestId"),
+        **event.details,
     }
 
 

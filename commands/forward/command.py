@@ -60,6 +60,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--batch", type=click.IntRange(1, 100_000), help="Events between two saves of the state.")
 @click.option("--receiver-url", help="The receiver's base URL.")
 @click.option("--output", type=click.Path(path_type=Path), help="jsonl: the file; parquet: the directory.")
+@click.option("--details", is_flag=True, help="Take the details of events along, such as reasoning and cache writes.")
 @click.option("--source", default="tollgate", show_default=True, help="CloudEvents' source.")
 @click.option("--event-type", default="tollgate.usage", show_default=True, help="CloudEvents' type.")
 @click.option(
@@ -130,7 +131,7 @@ class Run:
             receiver = receiver_for(self.destination)
             stack.push_async_callback(receiver.close)
             options = self._options(stack.callback)
-            events = EventList(client, options.retries, self.flags["end"])
+            events = EventList(client, options.retries, self.flags["end"], details=self.destination.details)
             try:
                 await Forwarder(events, receiver, state, options).run()
             finally:

@@ -36,6 +36,8 @@ class Destination:
     meters: tuple[stripe_meters.Meter, ...] = ()
     customer: str | None = None
     customers: Path | None = None
+    details: bool = False
+    """True if events have their details."""
 
     @classmethod
     def of(cls, flags: Mapping[str, Any], environ: Mapping[str, str]) -> "Destination":
@@ -45,7 +47,7 @@ class Destination:
         if kind in FILES:
             if flags["output"] is None:
                 raise ValueError(f"--to {kind} needs --output")
-            return cls(kind, batch_events, output=flags["output"])
+            return cls(kind, batch_events, output=flags["output"], details=flags["details"])
         url = _url(kind, flags["receiver_url"])
         key = environ.get(KEY_NAMES[kind], "").strip() or None
         if key is not None and not (key.isascii() and key.isprintable()):
@@ -54,16 +56,18 @@ class Destination:
             raise ValueError(f"{url} would show the key of {KEY_NAMES[kind]} to others on the way: use https")
         if kind == "stripe":
             return cls(kind, batch_events, url, key, **_stripe(flags, key))
-        return cls(kind, batch_events, url, key, source=flags["source"], event_type=flags["event_type"])
+        envelope = {"source": flags["source"], "event_type": flags["event_type"]}
+        return cls(kind, batch_events, url, key, **envelope, details=flags["details"])
 
     def purpose(self) -> dict[str, Any]:
         """Return what the state file is for: another purpose needs another state."""
-        if self.output is not None:
-            return {"to": self.kind, "output": str(self.output.resolve())}
         if self.kind == "stripe":
             meters = [f"{meter.event_name}={meter.figure}" for meter in self.meters]
             return {"to": self.kind, "receiver": self.url, "meters": meters}
-        return {"to": self.kind, "receiver": self.url, "source": self.source, "type": self.event_type}
+        details = {"details": self.details or None}  # None as in the states that older versions wrote
+        if self.output is not None:
+            return {"to": self.kind, "output": str(self.output.resolve()), **details}
+        return {"to": self.kind, "receiver": self.url, "source": self.source, "type": self.event_type, **details}
 
 
 def receiver_for(destination: Destination) -> Receiver:
@@ -87,7 +91,9 @@ def _files(destination: Destination, output: Path) -> Receiver:
     from commands.edges.forwarding.event_files import JsonlFile
     from commands.edges.forwarding.parquet_parts import ParquetParts
 
-    return (JsonlFile if destination.kind == "jsonl" else ParquetParts)(output, destination.batch_events)
+    if destination.kind == "jsonl":
+        return JsonlFile(output, destination.batch_events)
+    return ParquetParts(output, destination.batch_events, details=destination.details)
 
 
 def _stripe(flags: Mapping[str, Any], key: str | None) -> dict[str, Any]:
@@ -102,7 +108,8 @@ def _stripe(flags: Mapping[str, Any], key: str | None) -> dict[str, Any]:
         raise ValueError("--to stripe needs either --customer or --customers")
     if flags["customer"] is not None and _ENTITY not in flags["customer"]:
         raise ValueError(f"--customer needs {_ENTITY} in it; all usage would be billed to one customer")
-    return {"meters": meters, "customer": flags["customer"], "customers": flags["customers"]}
+    details = any(meter.figure in stripe_meters.DETAIL_FIGURES for meter in meters)
+    return {"meters": meters, "customer": flags["customer"], "customers": flags["customers"], "details": details}
 
 
 def _customer_by(destination: Destination) -> stripe_meters.Customer:

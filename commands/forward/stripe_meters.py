@@ -12,13 +12,21 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from commands.forward.answers import Sender, Verdict, error_of, reason, verdict
-from commands.records.billing_events import Event, epoch_s
+from commands.records.billing_events import FURTHER_FIGURES, Event, epoch_s
 from commands.records.receiver import Answer, ReceiverAwayError, ReceiverError, Recovery, RefusedEvent
 
 PATH = "/v1/billing/meter_events"
 REMEMBERS_S = 23 * 3600.0
 """Stripe promises 24 hours. The last one is for requests that were under way, and for clocks."""
 CUSTOMERS_AT_ONCE = 16
+
+
+def _detail(name: str) -> Callable[[Event], int]:
+    return lambda event: event.details.get(name) or 0
+
+
+DETAIL_FIGURES = {name.removesuffix("_tokens"): name for name in FURTHER_FIGURES}
+"""The figures of an event's details, and the names of their columns."""
 FIGURES: Mapping[str, Callable[[Event], int]] = {
     "calls": lambda event: 1,
     "input": lambda event: event.input_tokens,
@@ -26,6 +34,7 @@ FIGURES: Mapping[str, Callable[[Event], int]] = {
     "cached_input": lambda event: event.cached_input_tokens,
     "output": lambda event: event.output_tokens,
     "total": lambda event: event.input_tokens + event.output_tokens,
+    **{figure: _detail(name) for figure, name in DETAIL_FIGURES.items()},
 }
 _CONFLICT = 409
 _DUPLICATE_CODE = "duplicate_meter_event"

@@ -147,7 +147,8 @@ class Comparison:
                 journal.add(event, is_late=True)
 
     async def _events(self, window: Mapping[str, Any]) -> AsyncIterator[Event]:
-        async for item in items_of(self.client, _EVENTS, **window):
+        included = {"include": "details"} if self.flags["journals"] else {}
+        async for item in items_of(self.client, _EVENTS, **window, **included):
             yield read_event(item)
 
 

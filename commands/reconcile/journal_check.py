@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commands.errors import JournalError
-from commands.records.billing_events import Event, epoch_s
+from commands.records.billing_events import FURTHER_FIGURES, Event, epoch_s
 
 SHIPPED = "shipped"
 WAITING = "journal"
@@ -20,7 +20,10 @@ _STRENGTH = (OPEN, REJECTED, WAITING, SHIPPED)
 
 @dataclass(frozen=True, slots=True)
 class JournaledCall:
-    """A call as a journal has it. `tokens`: input, output, cached input; None while it is open."""
+    """A call as a journal has it. `tokens`: input, output, cached input; None while it is open.
+
+    `details`: the values of an event's details, in their order; none if an older proxy wrote the call.
+    """
 
     key: str
     state: str
@@ -30,6 +33,7 @@ class JournaledCall:
     key_prefix: str
     ended_at_s: float
     tokens: tuple[int, ...] | None
+    details: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,9 @@ class JournalCheck:
         self.compared += 1
         ours = _members_of_call(call)
         theirs = _members_of_event(event)
+        if call.details and event.details.get("source") is not None:
+            ours += call.details
+            theirs += tuple(event.details.values())
         if call.tokens is not None and ours != theirs:
             self.different.append(Difference("event differs from journal", event.key, _text(theirs), _text(ours)))
 
@@ -143,9 +150,18 @@ def _call(line: Mapping[str, Any]) -> JournaledCall:
             key_prefix=event["api_key_prefix"],
             ended_at_s=event.get("ended_at_ms", 0) / 1000,
             tokens=None if tokens is None else tuple(tokens),
+            details=_details(event),
         )
     except (KeyError, TypeError) as error:
         raise JournalError(f"a journal's line lacks {error}: {str(line)[:200]}") from None
+
+
+def _details(event: Mapping[str, Any]) -> tuple[Any, ...]:
+    if event.get("source") is None:
+        return ()
+    figures = tuple(event.get("details", ()))[: len(FURTHER_FIGURES)]
+    zeros = (0,) * (len(FURTHER_FIGURES) - len(figures))
+    return (event.get("status"), *figures, *zeros, event.get("service_tier") or None, event["source"])
 
 
 def _members_of_call(call: JournaledCall) -> tuple[Any, ...]:
@@ -159,5 +175,5 @@ def _members_of_event(event: Event) -> tuple[Any, ...]:
 
 def _text(members: tuple[Any, ...]) -> str:
     slug, entity, prefix, *tokens = members
-    figures = "/".join(map(str, tokens))
+    figures = "/".join("-" if figure is None else str(figure) for figure in tokens)
     return f"{slug} {entity} {prefix} {figures}"

@@ -10,6 +10,20 @@ from typing import Any, NamedTuple
 
 from commands.errors import ManagementError
 
+FURTHER_FIGURES = {
+    "cache_write_tokens": "cacheWriteTokens",
+    "cache_write_1h_tokens": "cacheWrite1hTokens",
+    "reasoning_tokens": "reasoningTokens",
+    "audio_input_tokens": "audioInputTokens",
+    "audio_output_tokens": "audioOutputTokens",
+    "image_input_tokens": "imageInputTokens",
+    "image_output_tokens": "imageOutputTokens",
+    "server_tool_calls": "serverToolCalls",
+}
+"""The figures of `details`, by the names of columns."""
+DETAILS = {"status": "status", **FURTHER_FIGURES, "service_tier": "serviceTier", "source": "source"}
+"""All members of `details`, by the names of columns."""
+
 
 class UnknownEventError(ManagementError):
     """The management API listed something that is no billing event."""
@@ -43,6 +57,17 @@ class Event:
     @property
     def uncached_input_tokens(self) -> int:
         return self.input_tokens - self.cached_input_tokens
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """The members of `details` by the names of columns; none if the list was asked for no details."""
+        return detail_columns(self.listed)
+
+
+def detail_columns(listed: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of a listed event's `details` by the names of columns; none if it has no details."""
+    details = listed.get("details")
+    return {} if details is None else {column: details.get(member) for column, member in DETAILS.items()}
 
 
 def read_event(listed: Mapping[str, Any]) -> Event:

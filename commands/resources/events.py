@@ -12,12 +12,16 @@ from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
 from commands.lists import limit_option, print_page
 from commands.output import Column
+from commands.records.billing_events import DETAILS, detail_columns
 from commands.times import time_from
 
 _PATH = "/v1/gateway/events"
 _until_option = click.option("--until", help="The end, exclusive; by default as late as the events are final.")
 _entity_option = click.option(
     "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
+)
+_details_option = click.option(
+    "--details", is_flag=True, default=None, help="Also what else each call cost, and the amount."
 )
 _key_option = click.option(
     "--key", "key_prefixes", multiple=True, help="Only of the key with this prefix; may be repeated."
@@ -34,6 +38,7 @@ def events() -> None:
 @_until_option
 @_entity_option
 @_key_option
+@_details_option
 @limit_option
 @over_api
 def list_events(connection: Connection, since: str, until: str | None, **flags: Any) -> None:
@@ -41,9 +46,11 @@ def list_events(connection: Connection, since: str, until: str | None, **flags: 
     query = {"start_time": time_from(since, "--since"), "limit": flags["limit"]}
     query |= {"end_time": None if until is None else time_from(until, "--until")}
     query |= {"external_entity_ids": list(flags["entities"]), "api_keys": list(flags["key_prefixes"])}
+    query |= _included(flags)
 
     answer = connection.run(lambda client: client.call("GET", _PATH, **query))
-    print_page(connection, answer, _COLUMNS, "raise --limit, move --since, or use `tollgate events export`")
+    columns = (*_COLUMNS, *_DETAIL_COLUMNS) if flags["details"] else _COLUMNS
+    print_page(connection, answer, columns, "raise --limit, move --since, or use `tollgate events export`")
 
 
 @events.command("export")
@@ -51,6 +58,7 @@ def list_events(connection: Connection, since: str, until: str | None, **flags: 
 @_until_option
 @_entity_option
 @_key_option
+@_details_option
 @click.option("--format", type=click.Choice(FORMATS), default=CSV, show_default=True)
 @output_option
 @over_api
@@ -65,8 +73,19 @@ def export_events(connection: Connection, output: Path | None, until: str | None
         if flags["since"] is not None and until <= time_from(flags["since"], "--since"):
             raise click.UsageError("--until must be after --since")
     flags |= {"entities": list(flags["entities"]), "key_prefixes": list(flags["key_prefixes"])}
-    filters = {"external_entity_ids": flags["entities"], "api_keys": flags["key_prefixes"]}
-    run_export(connection, EVENTS, Selection(filters, flags["format"], until), output, flags)
+    filters = {"external_entity_ids": flags["entities"], "api_keys": flags["key_prefixes"], **_included(flags)}
+    listing = DETAILED_EVENTS if flags["details"] else EVENTS
+    run_export(connection, listing, Selection(filters, flags["format"], until), output, flags)
+
+
+def _included(flags: Mapping[str, Any]) -> dict[str, str]:
+    """The member of the query that asks for details."""
+    return {"include": "details"} if flags["details"] else {}
+
+
+def _cost(event: Mapping[str, Any]) -> str | None:
+    cost = event["cost"]
+    return None if cost is None else f"{cost['amount']} {cost['currency']}"
 
 
 _COLUMNS = (
@@ -78,6 +97,14 @@ _COLUMNS = (
     Column("CACHED", lambda event: event["tokens"]["cachedInputTokens"]),
     Column("OUTPUT", lambda event: event["tokens"]["outputTokens"]),
     Column("REQUEST", lambda event: event["requestId"]),
+)
+_DETAIL_COLUMNS = (
+    Column("STATUS", lambda event: event["details"]["status"]),
+    Column("CACHE WRITES", lambda event: event["details"]["cacheWriteTokens"]),
+    Column("REASONING", lambda event: event["details"]["reasoningTokens"]),
+    Column("TIER", lambda event: event["details"]["serviceTier"]),
+    Column("SOURCE", lambda event: event["details"]["source"]),
+    Column("COST", _cost),
 )
 _NAMES = {
     "timestamp": "timestamp",
@@ -99,4 +126,10 @@ def _row(event: Mapping[str, Any]) -> list[Any]:
     return [*(event[name] for name in _NAMES.values()), *(tokens[name] for name in _TOKENS.values())]
 
 
+def _detailed_row(event: Mapping[str, Any]) -> list[Any]:
+    cost = event["cost"] or {}
+    return [*_row(event), *detail_columns(event).values(), cost.get("amount"), cost.get("currency")]
+
+
 EVENTS = Listing("events", _PATH, (*_NAMES, *_TOKENS), _row)
+DETAILED_EVENTS = Listing("events", _PATH, (*EVENTS.header, *DETAILS, "cost", "currency"), _detailed_row)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from commands.records.billing_events import Event, Position
+from commands.records.billing_events import FURTHER_FIGURES, Event, Position
 from commands.records.receiver import ReceiverError, Recovery, RefusedEvent
 
 _AFTER = b"tollgate.after"
@@ -20,12 +20,13 @@ _UNFINISHED = ".unfinished"
 
 
 class ParquetParts:
-    """A directory of parts. The mark is the number of parts that were recorded."""
+    """A directory of parts. The mark is the number of parts that were recorded. `details`: they have columns."""
 
     remembers_s: float | None = None
 
-    def __init__(self, directory: Path, batch_events: int) -> None:
+    def __init__(self, directory: Path, batch_events: int, *, details: bool = False) -> None:
         self.batch_events = batch_events
+        self._details = details
         self._directory = directory
         self._parts = 0
         self._arrow, self._parquet = _pyarrow()
@@ -90,7 +91,11 @@ class ParquetParts:
         figures = ("input_tokens", "cached_input_tokens", "output_tokens")
         fields = [(_KEY, arrow.string()), ("timestamp", arrow.timestamp("ms", tz="UTC"))]
         fields += [(name, arrow.string()) for name in texts]
-        return arrow.schema(fields + [(name, arrow.int64()) for name in figures])
+        fields += [(name, arrow.int64()) for name in figures]
+        if self._details:
+            fields += [(name, arrow.int64()) for name in ("status", *FURTHER_FIGURES)]
+            fields += [(name, arrow.string()) for name in ("service_tier", "source")]
+        return arrow.schema(fields)
 
     def _path(self, number: int) -> Path:
         return self._directory / f"part-{number:08d}.parquet"
@@ -107,6 +112,7 @@ def _row(event: Event) -> dict[str, Any]:
         "input_tokens": event.input_tokens,
         "cached_input_tokens": event.cached_input_tokens,
         "output_tokens": event.output_tokens,
+        **event.details,
     }
 
 

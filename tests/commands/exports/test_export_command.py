@@ -102,3 +102,15 @@ def test_an_export_without_a_beginning_is_refused(api: FakeApi) -> None:
 def test_a_hyphen_is_standard_output(api: FakeApi) -> None:
     result = run("events", "export", "--since", START, "--output", "-")
     assert (result.exit_code, result.output.partition(",")[0]) == (0, "timestamp")
+
+
+def test_details_are_asked_for_and_are_of_the_whole_file(api: FakeApi, tmp_path: Path) -> None:
+    words = ("events", "export", "--output", str(tmp_path / "events"))
+    assert run(*words, "--details", "--since", START).exit_code == 0
+    assert [query["include"] for query in queries(api)] == ["details"]
+    assert "other values of --details" in run(*words).output
+    assert run(*words, "--details").exit_code == 0
+    plain = ("events", "export", "--output", str(tmp_path / "plain"))
+    assert run(*plain, "--since", START).exit_code == 0
+    assert "include" not in queries(api)[-1]
+    assert "other values of --details" in run(*plain, "--details").output

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from commands.edges.export_file import ExportFileError, opened
 from commands.exports.exporter import Exporter, Position, Selection
 from commands.exports.listing import CSV, FORMATS, JSON_LINES
-from commands.resources.events import EVENTS
+from commands.resources.events import DETAILED_EVENTS, EVENTS
+from tests.fakes.listed_events import DETAILS
 
 START = "2026-11-01T00:00:00.000Z"
 ALL = Selection({}, JSON_LINES, None)
@@ -121,6 +122,17 @@ async def test_an_export_until_a_moment_ends_there(tmp_path: Path) -> None:
 def test_csv_has_a_head_and_no_formula() -> None:
     assert EVENTS.head(CSV).startswith("timestamp,idempotency_key,")
     assert EVENTS.lines(CSV, [event(7)]) == f"{moment(7)},01K00007,req-7,acme/chat,'=customer,tg_x,7,2,1\n"
+
+
+def test_csv_with_details_has_a_column_for_each_and_the_cost() -> None:
+    head = DETAILED_EVENTS.head(CSV).rstrip("\n").split(",")
+    assert head[: len(EVENTS.header)] == list(EVENTS.header)
+    unpriced = event(1) | {"details": DETAILS | {"source": None, "status": None}, "cost": None}
+    priced = event(1) | {"details": DETAILS, "cost": {"amount": "0.25", "currency": "EUR"}}
+    rows = [row.split(",") for row in DETAILED_EVENTS.lines(CSV, [priced, unpriced]).splitlines()]
+    first, second = (dict(zip(head, row, strict=True)) for row in rows)
+    assert (first["status"], first["reasoning_tokens"], first["cost"], first["currency"]) == ("200", "7", "0.25", "EUR")
+    assert (second["status"], second["source"], second["cost"], second["currency"]) == ("", "", "", "")
 
 
 async def test_files_that_no_export_began_or_that_lost_events_are_refused(tmp_path: Path) -> None:

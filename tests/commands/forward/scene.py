@@ -91,6 +91,7 @@ class Scene:
     dead_letters: Callable[[], DeadLetters] | None = None
     messages: list[str] = field(default_factory=list)
     retry_for_s: float = 30.0
+    details: bool = False
 
     @property
     def state_path(self) -> Path:
@@ -110,7 +111,7 @@ class Scene:
         options = Options(retries, lambda progress: None, None, dead_letters, resends)
         with self.opened() as state:
             mortal = MortalState(state, steps)
-            events = EventList(self.client, retries, end)
+            events = EventList(self.client, retries, end, details=self.details)
             try:
                 await Forwarder(events, MortalReceiver(receiver, steps), mortal, options).run()
             finally:

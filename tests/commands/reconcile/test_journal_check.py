@@ -9,6 +9,7 @@ from commands.edges.journal_lines import journal_lines
 from commands.errors import JournalError
 from commands.reconcile.journal_check import JournalCheck, read_calls
 from commands.records.billing_events import epoch_s, read_event
+from tests.fakes.listed_events import DETAILS as STORED_DETAILS
 from tests.fakes.listed_events import START_MS, listed_event, time_text
 
 WINDOW = (epoch_s(time_text(START_MS)), epoch_s(time_text(START_MS + 1000)))
@@ -121,3 +122,24 @@ def test_line_that_is_no_call_is_named() -> None:
 def test_directory_without_journals_is_named_once() -> None:
     with pytest.raises(JournalError, match=r"^/nonexistent: there is no such directory"):
         list(journal_lines(Path("/nonexistent")))
+
+
+DETAILS = {"status": 200, "source": "REPORTED", "service_tier": "flex", "details": [5, 3, 7, 0, 0, 0, 0, 2]}
+
+
+@pytest.mark.parametrize(
+    ("journaled", "stored", "count"),
+    [
+        pytest.param(DETAILS, {}, 0, id="equal"),
+        pytest.param(DETAILS, {"reasoningTokens": 8}, 1, id="another figure"),
+        pytest.param(DETAILS, {"serviceTier": None}, 1, id="another tier"),
+        pytest.param(DETAILS, {"status": None, "source": None}, 0, id="stored by an older version"),
+        pytest.param({}, {}, 0, id="journaled by an older version"),
+    ],
+)
+def test_details_are_compared_where_both_sides_have_them(
+    journaled: dict[str, Any], stored: dict[str, Any], count: int
+) -> None:
+    check = check_of(line(0, **journaled))
+    check.add(read_event(listed_event(0) | {"details": STORED_DETAILS | stored}))
+    assert len(check.differences()) == count

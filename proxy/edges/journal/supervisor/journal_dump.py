@@ -17,7 +17,10 @@ from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, events
 
 _READ_AT_ONCE = 1000
 _TRIES = 5
-_SHOWN = ("idempotency_key", "workspace_id", "external_entity_id", "api_key_prefix", "request_id", "model_slug")
+_SHOWN = (
+    *("idempotency_key", "workspace_id", "external_entity_id", "api_key_prefix", "request_id", "model_slug"),
+    *("ended_at_ms", "status", "tokens", "source", "service_tier", "details"),
+)
 
 
 class NoJournalError(Exception):
@@ -72,5 +75,5 @@ def _rejected(path: Path) -> Iterator[str]:
 
 def _line(source: str, event: bytes) -> str:
     wire: dict[str, Any] = orjson.loads(event)
-    members = {name: wire[name] for name in (*_SHOWN, "ended_at_ms", "status", "tokens") if name in wire}
+    members = {name: wire[name] for name in _SHOWN if name in wire}
     return orjson.dumps({"kept": source, "event": members}).decode()
