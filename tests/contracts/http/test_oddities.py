@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from policy.billing import Tokens
+from policy.billing import COUNTED, REPORTED, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES, Target
 from policy.hosts import EgressRules
 from proxy.edges.http.http_limits import HttpLimits
@@ -15,6 +15,7 @@ from proxy.edges.upstream.egress import Egress
 from proxy.parts import DispatchSettings
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import listening
+from tests.fakes.journal import ClosedCall
 from tests.fakes.path import PathRig
 from tests.upstream import Behaviour, Exchange, ScriptedUpstream
 from tests.upstream.oddities import ODDITIES
@@ -76,7 +77,7 @@ async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller
     [closed] = rig.journal.closed
     logged = view.status if row.logged is None else row.logged
     assert (closed.status, rig.meters.calls[0].status) == (logged, logged)
-    check_billed(closed.tokens, row)
+    check_billed(closed, row)
 
 
 def check_seen(received: Received, caller: str, view: Seen) -> None:
@@ -89,12 +90,14 @@ def check_seen(received: Received, caller: str, view: Seen) -> None:
         assert text not in everything
 
 
-def check_billed(tokens: Tokens, row: Oddity) -> None:
+def check_billed(closed: ClosedCall, row: Oddity) -> None:
+    is_counted = isinstance(row.billed, Counted) or row.billed == Tokens()
     if isinstance(row.billed, Counted):
-        assert tokens.output == row.billed.output
-        assert tokens.input > 0
+        assert closed.tokens.output == row.billed.output
+        assert closed.tokens.input > 0
     else:
-        assert tokens == row.billed
+        assert closed.tokens == row.billed
+    assert (closed.details, closed.source) == (row.details, COUNTED if is_counted else REPORTED)
 
 
 def only_on(row: Oddity) -> Behaviour:

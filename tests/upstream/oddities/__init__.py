@@ -5,6 +5,7 @@ A new oddity is one row in the file of its kind, and a kind is one file whose `R
 """
 
 from tests.upstream.oddities import (
+    details,
     encodings,
     endings,
     failures,
@@ -21,6 +22,7 @@ from tests.upstream.oddities import (
 from tests.upstream.oddities.row import Oddity
 
 ODDITIES: tuple[Oddity, ...] = (
+    *details.ROWS,
     *encodings.ROWS,
     *endings.ROWS,
     *failures.ROWS,

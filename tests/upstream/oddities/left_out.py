@@ -1,5 +1,6 @@
 """Members of an answer that another dialect has no place for are named to callers."""
 
+from policy.billing import Details
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from tests.upstream.oddities.fidelity import (
     BILLED,
@@ -141,6 +142,7 @@ ROWS = (
             **{caller: told(*ITEMS_TOLD, text="Hello") for caller in (CHAT_COMPLETIONS, MESSAGES)},
         },
         billed=BILLED,
+        details=Details(server_tool_calls=2),
         stream=False,
     ),
     Oddity(
@@ -155,5 +157,6 @@ ROWS = (
         spoken=RESPONSES,
         views={caller: told(*ITEMS_TOLD, text="Hello") for caller in (CHAT_COMPLETIONS, MESSAGES)},
         billed=BILLED,
+        details=Details(server_tool_calls=2),
     ),
 )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Details, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES, RESPONSES
 from tests.upstream.behaviours import answer_json, chunked, head
 from tests.upstream.chat_completions import event
@@ -55,6 +55,8 @@ class Oddity:
     views: Seen | Mapping[str, Seen]
     """Views of callers, by their dialect. One `Seen` stands for all three."""
     billed: Tokens | Counted
+    details: Details = NO_DETAILS
+    """The details that are billed."""
     spoken: str = CHAT_COMPLETIONS
     """The only dialect that the server speaks."""
     stream: bool = True
