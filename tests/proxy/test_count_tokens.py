@@ -58,7 +58,7 @@ async def test_count_passes_and_its_event_has_no_tokens(rig: PathRig, target: Ta
     assert call.headers.get(name) == value
     assert json.loads(bytes(call.body))["model"] == (target.target_model or SLUG)
     [closed] = rig.journal.closed
-    assert (closed.status, closed.tokens) == (200, Tokens())
+    assert (closed.status, closed.tokens, closed.is_count) == (200, Tokens(), True)
     assert rig.meters.unreported == []
     rig.check_settled()
 

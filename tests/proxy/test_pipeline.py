@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from policy.billing import MAX_COUNT, Tokens
+from policy.billing import MAX_COUNT, Details, Tokens
 from policy.credentials import digest_of
 from policy.deployments import Deployment
 from policy.endpoints import Target, VendorCConfig
@@ -83,6 +83,38 @@ async def test_call_is_answered_billed_and_counted_in_metrics(rig: PathRig) -> N
     [counted] = rig.meters.calls
     assert (counted.status, counted.tokens, counted.labels.external_entity_id) == (200, REPORTED, "entity-1")
     rig.check_settled()
+
+
+@pytest.mark.parametrize("enforcement", list(Enforcement))
+async def test_event_has_the_path_of_groups_from_the_root(rig: PathRig, enforcement: Enforcement) -> None:
+    limits = rig.directory.groups["g1"].models
+    rig.directory.groups = {
+        "root": Group("root", "w1", None, "top", enforcement, limits),
+        "mid": Group("mid", "w1", "root", "middle", enforcement, ()),
+        "g1": Group("g1", "w1", "mid", "entity-1", enforcement, limits),
+    }
+    rig.upstream.will(answer(completion()))
+    await rig.serve(asking())
+    assert rig.journal.opened[0].group_path == "root/mid/g1/"
+
+
+async def test_event_has_the_details_and_the_source_of_its_figures(rig: PathRig) -> None:
+    usage = {
+        **{"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20},
+        **{"completion_tokens_details": {"reasoning_tokens": 5}, "prompt_tokens_details": {"cache_write_tokens": 7}},
+    }
+    rig.upstream.will(answer(completion(usage=usage, service_tier="flex")))
+    await rig.serve(asking())
+    rig.upstream.will(answer(completion(usage=None)))
+    await rig.serve(asking())
+    rig.upstream.will(answer(status=500))
+    await rig.serve(asking())
+    assert [(closed.source, closed.details) for closed in rig.journal.closed] == [
+        ("REPORTED", Details(cache_write=7, reasoning=5, service_tier="flex")),
+        ("COUNTED", Details()),
+        ("COUNTED", Details()),
+    ]
+    assert not any(closed.is_count for closed in rig.journal.closed)
 
 
 async def test_call_is_reported_completely(rig: PathRig) -> None:

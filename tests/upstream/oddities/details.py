@@ -23,6 +23,7 @@ from tests.upstream.oddities.row import (
 
 SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "a"}}
 OPENING = SEARCH | {"id": "ws_2", "action": {"type": "open_page", "url": "https://example.com"}}
+DRAWN = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "A" * 5_000_000}
 CHAT_REPORT = {
     **{"prompt_tokens": 100, "completion_tokens": 9, "total_tokens": 203},
     "prompt_tokens_details": {"cached_tokens": 20, "cache_write_tokens": 30, "audio_tokens": 10, "image_tokens": 5},
@@ -81,10 +82,15 @@ def item_events(output: list[Json]) -> list[Json]:
         event
         for index, item in enumerate(output)
         for event in (
-            {"type": "response.output_item.added", "output_index": index, "item": item | {"status": "in_progress"}},
+            {"type": "response.output_item.added", "output_index": index, "item": begun(item)},
             {"type": "response.output_item.done", "output_index": index, "item": item},
         )
     ]
+
+
+def begun(item: Json) -> Json:
+    """The item before it has a result."""
+    return {name: value for name, value in item.items() if name != "result"} | {"status": "in_progress"}
 
 
 def wholes() -> Iterator[tuple[str, Json, Details]]:
@@ -192,6 +198,14 @@ ROWS = (
         spoken=RESPONSES,
         sends=sends(frames(*response_events([SEARCH, OPENING], told_at_the_end=False))),
         views=TEXT,
+        billed=BILLED,
+        details=RESPONSES_DETAILS,
+    ),
+    Oddity(
+        name="Responses: a call of a tool brings 5 MB",
+        spoken=RESPONSES,
+        sends=sends(frames(*response_events([DRAWN], told_at_the_end=False))),
+        views={RESPONSES: TEXT},
         billed=BILLED,
         details=RESPONSES_DETAILS,
     ),
