@@ -138,6 +138,11 @@ class DeliveredCounter(Protocol):
         """Count the output so far and the request's input. `reported_input` replaces the counted input if given."""
         ...
 
+    @property
+    def media(self) -> Details:
+        """The sound and the pictures of the output that `tokens` counted last."""
+        ...
+
 
 class NothingReported:
     """The report of an answer that cannot carry one."""
@@ -157,4 +162,7 @@ def bill_so_far(reported: Reported, delivered: DeliveredCounter) -> Bill:
     tokens = reported.tokens
     if tokens is not None:
         return Bill(tokens, reported.details, REPORTED)
-    return Bill(delivered.tokens(reported.input), reported.details)
+    counted = delivered.tokens(reported.input)
+    media = delivered.media
+    details = reported.details._replace(audio_output=media.audio_output, image_output=media.image_output)
+    return Bill(counted, details)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policy.billing import Tokens
+from policy.billing import Details, Tokens
 from policy.endpoints import Target, VendorCConfig
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
@@ -193,6 +193,29 @@ async def test_tokens_are_billed_as_reported(rig: PathRig, path: str, reply: Fak
     assert (await rig.serve(incoming)).status == 200
     assert billed(rig) == tokens
     assert rig.meters.unreported == (["missing"] if tokens == Tokens(input=3, output=0, cached_input=0) else [])
+
+
+@pytest.mark.parametrize(
+    ("path", "reply", "details", "source"),
+    [
+        ("/v1/images/generations", events(*IMAGE_EVENTS), Details(image_output=45), "REPORTED"),
+        ("/v1/images/generations", events(IMAGE_EVENTS[0]), Details(image_output=364), "COUNTED"),
+        (
+            "/v1/audio/speech",
+            events({"type": "speech.audio.done", "usage": USAGE}),
+            Details(audio_output=45),
+            "REPORTED",
+        ),
+        ("/v1/audio/speech", answer(b"ID3" + b"\0" * 15_997), Details(audio_output=21), "COUNTED"),
+    ],
+)
+async def test_output_that_is_no_text_is_known_as_such(
+    rig: PathRig, path: str, reply: FakeAnswer, details: Details, source: str
+) -> None:
+    rig.upstream.will(reply)
+    await rig.serve(posted(path, input="some text to speak"))
+    [closed] = rig.journal.closed
+    assert (closed.details, closed.source) == (details, source)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import Details, Tokens
 from policy.token_estimate import (
     PARTIAL_PICTURE_TOKENS,
     SPEECH_TOKENS_PER_MINUTE,
@@ -83,8 +83,12 @@ class SpeechCounter:
 
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
+        return Tokens(input=self._request.tokens, output=self.media.audio_output)
+
+    @property
+    def media(self) -> Details:
         weight = self._bytes * SPEECH_TOKENS_PER_MINUTE * TOKEN // (60 * self._bytes_per_s())
-        return Tokens(input=self._request.tokens, output=tokens_of(weight))
+        return Details(audio_output=tokens_of(weight))
 
     def _bytes_per_s(self) -> int:
         format_of_bytes = next((name for opening, name in _OPENINGS if self._opening.startswith(opening)), None)
@@ -128,6 +132,10 @@ class PictureCounter:
             self._add({"type": f"image_.{match[1].decode()}"})
         return Tokens(input=self._request.tokens, output=self._tokens)
 
+    @property
+    def media(self) -> Details:
+        return Details(image_output=self._tokens)
+
     def _add(self, event: Json) -> None:
         kind = event.get("type")
         if not isinstance(kind, str) or _OF_PICTURES not in kind or not kind.endswith((_PARTIAL, _COMPLETED)):
@@ -167,6 +175,10 @@ class MixedCounter:
         self.count()
         text = self._text.tokens(reported_input)
         return text._replace(output=text.output + self._media.tokens(None).output)
+
+    @property
+    def media(self) -> Details:
+        return self._media.media
 
 
 def with_media(text: DeliveredCounter, members: Json) -> DeliveredCounter:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Details, Tokens
 from policy.token_estimate import sample_of, tokens_of, weight_of
 from proxy.accounting.answer_form import Form, form_of
 from proxy.accounting.metering import DeliveredCounter
@@ -59,6 +59,7 @@ class StreamCounter:
 
     __slots__ = ("_lessons", "_long_line", "_pattern", "_request", "_texts", "_unfinished", "_weight", "pending")
     expects_usage = True
+    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self._request = request
@@ -150,6 +151,10 @@ class FormCounter:
         self.count()
         return (self._counter or self._of_form(Form.OTHER)).tokens(reported_input)
 
+    @property
+    def media(self) -> Details:
+        return NO_DETAILS if self._counter is None else self._counter.media
+
     def _chosen(self) -> DeliveredCounter | None:
         """The counter of the answer's form. None as long as nothing but white space came."""
         if self._counter is None:
@@ -174,6 +179,7 @@ class BodyCounter:
 
     __slots__ = ("_request", "_rest", "_texts", "_weight", "pending")
     expects_usage = True
+    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self.pending: list[bytes] = []
@@ -211,6 +217,7 @@ class NoTextCounter:
 
     __slots__ = ("_request", "pending")
     expects_usage = True
+    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens) -> None:
         self.pending: list[bytes] = []
@@ -228,6 +235,7 @@ class PlainTextCounter:
 
     __slots__ = ("_request", "_weight", "pending")
     expects_usage = True
+    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens) -> None:
         self.pending: list[bytes] = []
@@ -248,6 +256,7 @@ class UnbilledCounter:
 
     __slots__ = ("pending",)
     expects_usage = False
+    media = NO_DETAILS
 
     def __init__(self) -> None:
         self.pending: list[bytes] = []

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.billing import Details
 from policy.token_estimate import picture_tokens
 from proxy.dialects.counting.delivered_media import PictureCounter, SpeechCounter
 from proxy.dialects.counting.delivered_text import FixedTokens
@@ -43,6 +44,7 @@ def output(counter: SpeechCounter | PictureCounter, *pieces: bytes) -> int:
         counter.count()
     tokens = counter.tokens(None)
     assert tokens.input == 7
+    assert counter.media.audio_output + counter.media.image_output == tokens.output
     return tokens.output
 
 
@@ -119,11 +121,12 @@ def test_junk_costs_nothing(junk: bytes) -> None:
     assert output(PictureCounter(ASKED, {}), junk) == 0
 
 
-def delivered(path: str, asks: dict[str, Any], *events: dict[str, Any]) -> int:
+def delivered(path: str, asks: dict[str, Any], *events: dict[str, Any]) -> tuple[int, Details]:
+    """The output tokens, and what of them is sound or pictures."""
     request = received({"model": SLUG, "stream": True} | asks, path)
     counter = delivered_counter(request, "text/event-stream")
     counter.pending.extend(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
-    return counter.tokens(None).output
+    return counter.tokens(None).output, counter.media
 
 
 def test_sound_among_text_counts_beside_its_transcript() -> None:
@@ -131,7 +134,7 @@ def test_sound_among_text_counts_beside_its_transcript() -> None:
     asks = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "pcm16"}}
     deltas: list[dict[str, Any]] = [{"audio": {"data": data}}, {"audio": {"transcript": "hello"}}]
     chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
-    assert delivered(CHAT, asks, *chunks) == MINUTE + 1
+    assert delivered(CHAT, asks, *chunks) == (MINUTE + 1, Details(audio_output=MINUTE))
 
 
 def test_pictures_among_text_count_beside_it() -> None:
@@ -140,5 +143,5 @@ def test_pictures_among_text_count_beside_it() -> None:
     whole = {"type": "response.image_generation_call.completed"}
     text = {"type": "response.output_text.delta", "delta": "hello"}
     end = {"type": "response.completed", "response": {}}
-    assert delivered("/v1/responses", asks, partial) == 136 + 100
-    assert delivered("/v1/responses", asks, partial, whole, text, end) == 272 + 100 + 1
+    assert delivered("/v1/responses", asks, partial) == (236, Details(image_output=236))
+    assert delivered("/v1/responses", asks, partial, whole, text, end) == (373, Details(image_output=372))
