@@ -32,7 +32,8 @@ from control.full_collections import defer_full_collections
 from control.records.events import EventWindow
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
-from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
+from control.resources.billing.report_query import ReportQuery
+from control.resources.billing.usage_report import PageRoom, UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.workspaces import create_workspace
 from policy.prices import DAY_MS, Price, token_prices
@@ -163,14 +164,14 @@ async def pages_s(reports: UsageReports, query: ReportQuery, limit: int, lines: 
     page = None
     while page is None or page.after is not None:
         began = time.perf_counter()
-        room = PageRoom(limit, ReportItems(query.by, lines).add)
+        room = PageRoom(limit, ReportItems(query, lines).add)
         if page is None:
             page = await reports.first_page(query, room)
         else:
             assert page.after is not None
             page = await reports.next_page(page.query, page.after, room, page.price_list)
         took.append(time.perf_counter() - began)
-        calls += sum(group.usage.calls for group in page.groups)
+        calls += sum(group.totals.usage.calls for group in page.groups)
     return took, calls
 
 

@@ -3,12 +3,23 @@
 See docs/reference/usage-reports.md#the-report.
 """
 
+from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, Literal
 
 import orjson
 from pydantic import Field
 
-from control.api.billing.prices import PriceV1, price_response
+from control.api.billing.prices import CurrencyText, PriceV1, price_response
+from control.api.billing.usage_totals import (
+    FIGURES,
+    OrderSum,
+    UsageSumsV1,
+    UsageTotalsV1,
+    optional,
+    shown_sums,
+    shown_totals,
+)
 from control.api.events import EventsWindowV1
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import PAGE_BYTES, encoded_page
@@ -18,10 +29,10 @@ from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
 from control.records.events import EventWindow
 from control.records.times import time_text
-from control.records.usage_sums import PLAIN, Usage
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
-from control.resources.billing.usage_report import PageRoom, ReportPage, ReportQuery
-from policy.prices import Price, amount_text, money_texts
+from control.resources.billing.report_query import COST, ReportOrder, ReportQuery
+from control.resources.billing.usage_report import PageRoom, ReportPage
+from policy.prices import Price, amount_text
 
 _CURSOR_KIND = "usage report"
 _NO_END_MS = 1 << 62
@@ -44,32 +55,19 @@ class UsageReportQueryV1(PageQueryV1):
     lines: Literal["true", "false"] | None = Field(
         None, description="Whether each item shows its calls by slug and price. By default it does not."
     )
-
-
-def _further(description: str) -> Any:
-    return Field(None, description=description, exclude_if=lambda value: value is None)
-
-
-class UsageSumsV1(ResponseV1):
-    """Sums over calls. `input_tokens` counts all input, `output_tokens` all output.
-
-    The members behind `cached_input_tokens` are left out where they are 0. Tokens of sound and pictures are those that
-    are neither cached nor written to a cache.
-    """
-
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cached_input_tokens: int
-    uncharged_calls: int | None = _further("Calls that do not cost `per_call`.")
-    cache_write_tokens: int | None = _further("Input that was written to a cache.")
-    cache_write_1h_tokens: int | None = _further("The part of it that was written for an hour.")
-    reasoning_tokens: int | None = _further("A part of the output.")
-    audio_input_tokens: int | None = _further("A part of the input.")
-    image_input_tokens: int | None = _further("A part of the input.")
-    audio_output_tokens: int | None = _further("A part of the output.")
-    image_output_tokens: int | None = _further("A part of the output.")
-    server_tool_calls: int | None = _further("Calls of tools that a vendor ran.")
+    rollup: Literal["true", "false"] | None = Field(
+        None,
+        description="Whether sums include the calls of all groups below. Items then have `own`, and an entity stands"
+        " for a group. Groupings other than `entity` need `external_entity_id`; there is none by `key`.",
+    )
+    order_by: OrderSum | None = Field(
+        None,
+        description="The sum by which items are ordered, ties by name. By default they are in the order of names.",
+    )
+    order: Literal["asc", "desc"] | None = Field(None, description="With `order_by`; by default `desc`.")
+    currency: CurrencyText | None = Field(
+        None, description="With `order_by=cost`: the currency. Required if the window has costs in several."
+    )
 
 
 class UsageReportLineV1(UsageSumsV1):
@@ -80,32 +78,33 @@ class UsageReportLineV1(UsageSumsV1):
 
     slug: str
     price: PriceV1 | None
-    service_tier: str | None = _further("The service tier whose multiplier the tokens have.")
-    long_context: bool | None = _further("True if the tokens have the price's prices of long context.")
+    service_tier: str | None = optional("The service tier whose multiplier the tokens have.")
+    long_context: bool | None = optional("True if the tokens have the price's prices of long context.")
     amount: str | None = Field(description="Exact decimal text, in the price's currency.")
 
 
-class UsageReportItemV1(UsageSumsV1):
+class UsageReportItemV1(UsageTotalsV1):
     """One group of calls. It has the members of its grouping: `day`, `slug`, `external_entity_id`; of a key both last.
 
-    `cost`: exact decimal text by currency, of the calls that have a price; null if none has one.
+    With `rollup` an entity is a group, with its `group_id`.
     """
 
-    day: str | None = Field(None, exclude_if=lambda value: value is None)
-    slug: str | None = Field(None, exclude_if=lambda value: value is None)
-    external_entity_id: str | None = Field(None, exclude_if=lambda value: value is None)
-    api_key_prefix: str | None = Field(None, exclude_if=lambda value: value is None)
-    cost: dict[str, str] | None
-    unpriced_calls: int
-    lines: list[UsageReportLineV1] | None = Field(None, exclude_if=lambda value: value is None)
+    day: str | None = optional("A UTC day.")
+    slug: str | None = optional("A slug.")
+    external_entity_id: str | None = optional("The external id of a group; left out if that is no longer known.")
+    group_id: str | None = optional("With `rollup` and entities: the group.")
+    api_key_prefix: str | None = optional("The prefix of a key.")
+    own: UsageTotalsV1 | None = optional("With `rollup`: the part of the sums that is the group's own.")
+    lines: list[UsageReportLineV1] | None = optional("With `lines`: the calls by slug and price.")
 
 
 class UsageReportResponseV1(ResponseV1):
-    """A page of a report, in the order of its grouping; keys by entity, then by prefix. The window is final."""
+    """A page of a report, in the order of its names or of a sum. The window is final."""
 
     items: list[UsageReportItemV1]
     pagination: PaginationResponseV1
     window: EventsWindowV1
+    totals: UsageTotalsV1 | None = optional("The sums of all items, of all pages; on the first one alone.")
 
 
 async def _get(request: ApiRequest) -> Encoded:
@@ -115,33 +114,35 @@ async def _get(request: ApiRequest) -> Encoded:
         pinned = parts.cursors.open(request.workspace_id, _CURSOR_KIND, query.cursor)
         report_query = _asked_before(request.workspace_id, pinned)
         limit = pinned["limit"]
-        items = ReportItems(report_query.by, pinned["lines"])
-        room = PageRoom(limit, items.add)
+        items = ReportItems(report_query, pinned["lines"])
+        room = PageRoom(limit, items.add, items.shows_lines)
         page = await parts.usage_reports.next_page(report_query, tuple(pinned["after"]), room, pinned["prices"])
     else:
         report_query = _asked(request.workspace_id, query)
         limit = query.limit
-        items = ReportItems(report_query.by, query.lines == "true")
-        page = await parts.usage_reports.first_page(report_query, PageRoom(limit, items.add))
+        items = ReportItems(report_query, query.lines == "true")
+        room = PageRoom(limit, items.add, items.shows_lines)
+        page = await parts.usage_reports.first_page(report_query, room)
     window = page.query.window
     answered = EventsWindowV1(start_time=time_text(window.start_ms), end_time=time_text(window.end_ms))
     pagination = _pagination(request, page, {"limit": limit, "lines": items.shows_lines})
-    return encoded_page(items.encoded, pagination, window=answered)
+    totals = {} if page.totals is None else {"totals": UsageTotalsV1(**shown_totals(page.totals))}
+    return encoded_page(items.encoded, pagination, window=answered, **totals)
 
 
 class ReportItems:
     """The items of a page, encoded as they are found, until they fill it."""
 
-    def __init__(self, by: Grouping, shows_lines: bool) -> None:
+    def __init__(self, query: ReportQuery, shows_lines: bool) -> None:
         self.encoded: list[Pieces] = []
         self.shows_lines = shows_lines
-        self._by = by
+        self._names = _GROUP if query.rolls_up and query.by is Grouping.ENTITY else _NAMES[query.by]
         self._bytes = 0
         self._prices: dict[tuple[str, int], orjson.Fragment] = {}
 
     def add(self, group: ReportGroup) -> bool:
         """Encode the group, unless the page has items and would be too long with it."""
-        members = _item(group, self._by).model_dump()
+        members = _item(group, self._names).model_dump()
         if self.shows_lines:
             members["lines"] = Array(map(self._line, group.lines))
         item = encode_object(members)
@@ -156,7 +157,7 @@ class ReportItems:
         """A `UsageReportLineV1`. It is not made as such, and each price is encoded once: there may be thousands."""
         priced = line.priced
         members = {
-            **_sums(line.usage),
+            **shown_sums(line.usage),
             "slug": priced.slug,
             "price": None if priced.price is None else self._price(priced.price),
             "amount": None if line.amount is None else amount_text(line.amount),
@@ -184,13 +185,30 @@ def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:
     end_ms = _NO_END_MS if query.end is None else next_ms(query.end)
     entities = () if query.external_entity_id is None else (query.external_entity_id,)
     window = EventWindow(workspace_id, next_ms(query.start), end_ms, external_entity_ids=entities)
-    return ReportQuery(window, Grouping(query.group_by), query.model_slug)
+    by = Grouping(query.group_by)
+    rolls_up = query.rollup == "true"
+    if rolls_up and by is Grouping.KEY:
+        raise InvalidFieldError("group_by", "with rollup: day, slug or entity")
+    if rolls_up and by is not Grouping.ENTITY and not entities:
+        raise InvalidFieldError("external_entity_id", f"required with rollup and group_by={by}")
+    return ReportQuery(window, by, query.model_slug, rolls_up, _order(query))
+
+
+def _order(query: UsageReportQueryV1) -> ReportOrder | None:
+    if query.order_by is None and query.order is not None:
+        raise InvalidFieldError("order", "needs order_by")
+    if query.order_by != COST and query.currency is not None:
+        raise InvalidFieldError("currency", "needs order_by=cost")
+    if query.order_by is None:
+        return None
+    return ReportOrder(FIGURES.get(query.order_by, query.order_by), query.order != "asc", query.currency or "")
 
 
 def _asked_before(workspace_id: str, pinned: dict[str, Any]) -> ReportQuery:
     start_ms, end_ms, entities = pinned["window"]
     window = EventWindow(workspace_id, start_ms, end_ms, external_entity_ids=tuple(entities))
-    return ReportQuery(window, Grouping(pinned["by"]), pinned.get("slug"))
+    order = ReportOrder(*pinned["order"]) if pinned.get("order") else None
+    return ReportQuery(window, Grouping(pinned["by"]), pinned.get("slug"), pinned.get("rollup", False), order)
 
 
 def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) -> PaginationResponseV1:
@@ -201,6 +219,8 @@ def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) 
         "window": [window.start_ms, window.end_ms, window.external_entity_ids],
         "by": page.query.by.value,
         "slug": page.query.slug,
+        "rollup": page.query.rolls_up,
+        "order": None if page.query.order is None else astuple(page.query.order),
         "after": page.after,
         "prices": page.price_list,
         **options,
@@ -209,15 +229,10 @@ def _pagination(request: ApiRequest, page: ReportPage, options: dict[str, Any]) 
     return PaginationResponseV1(has_more=True, cursor=cursor)
 
 
-def _item(group: ReportGroup, by: Grouping) -> UsageReportItemV1:
-    cost = group.cost
-    names: dict[str, Any] = dict(zip(_NAMES[by], group.name, strict=True))
-    return UsageReportItemV1(
-        **names,
-        **_sums(group.usage),
-        cost=None if cost is None else money_texts(cost),
-        unpriced_calls=group.unpriced_calls,
-    )
+def _item(group: ReportGroup, member_names: Sequence[str]) -> UsageReportItemV1:
+    names: dict[str, Any] = {name: text for name, text in zip(member_names, group.name, strict=True) if text}
+    own = None if group.own is None else UsageTotalsV1(**shown_totals(group.own))
+    return UsageReportItemV1(**names, **shown_totals(group.totals), own=own)
 
 
 _NAMES = {
@@ -226,15 +241,7 @@ _NAMES = {
     Grouping.ENTITY: ("external_entity_id",),
     Grouping.KEY: ("external_entity_id", "api_key_prefix"),
 }
-
-
-_MEMBERS = tuple(UsageSumsV1.model_fields)
-"""The members of sums, in the order of `Usage`."""
-
-
-def _sums(usage: Usage) -> dict[str, Any]:
-    plain = dict(zip(_MEMBERS, usage[:PLAIN], strict=False))
-    return plain | {name: figure for name, figure in zip(_MEMBERS[PLAIN:], usage[PLAIN:], strict=True) if figure}
+_GROUP = ("external_entity_id", "group_id")
 
 
 OPERATIONS = (

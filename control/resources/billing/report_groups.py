@@ -5,13 +5,15 @@ Money is added in whole units (`policy.prices.Rates`), so it is exact, and fast 
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import StrEnum
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import repeat
 from operator import attrgetter, itemgetter, mul
+from types import MappingProxyType
+from typing import NamedTuple
 
 from control.edges.sql.billing.sum_records import DaySums, RateKey, SumSlice
 from control.records.usage_sums import PLAIN, Figures, Usage, figures_sum, usage_of
@@ -78,12 +80,63 @@ class ReportLine:
     amount: Decimal | None
 
 
-@dataclass(frozen=True, slots=True)
+class Totals(NamedTuple):
+    """Sums of calls, and what those that have a price cost: `units` of `policy.prices.Rates`, by currency."""
+
+    figures: Figures = Usage().figures
+    units: Mapping[str, int] = MappingProxyType({})
+    unpriced_calls: int = 0
+
+    @classmethod
+    def of(cls, sums: Mapping[PricedSlug, Figures]) -> "Totals":
+        """Add the sums of a group up: by columns, because there may be thousands."""
+        if not sums:
+            return cls()
+        units: dict[str, int] = defaultdict(int)
+        unpriced_calls = 0
+        for priced, figures in sums.items():
+            if priced.price is None:
+                unpriced_calls += figures[0]
+            else:
+                units[priced.price.currency] += priced.units(figures)
+        *plain, further = zip(*sums.values(), strict=True)
+        calls, input, output, cached = map(sum, plain)
+        some = [figures for figures in further if figures is not None]
+        return cls((calls, input, output, cached, _columns_sum(some)), units, unpriced_calls)
+
+    def plus(self, other: "Totals") -> "Totals":
+        units = {**self.units}
+        for currency, amount in other.units.items():
+            units[currency] = units.get(currency, 0) + amount
+        figures = figures_sum(self.figures, other.figures)
+        return Totals(figures, units, self.unpriced_calls + other.unpriced_calls)
+
+    @property
+    def usage(self) -> Usage:
+        return usage_of(self.figures)
+
+    @property
+    def cost(self) -> Money | None:
+        """The exact cost of the priced calls, ordered by currency; None if no call has a price."""
+        return {currency: amount_of(self.units[currency]) for currency in sorted(self.units)} or None
+
+
+@dataclass(frozen=True)
 class ReportGroup:
-    """One group of calls: at least one call. Without sums it says only how far events were looked at."""
+    """One group of calls: at least one call. Without sums it says only how far events were looked at.
+
+    `own`: with sums of the groups below it, those of the group itself. `whole`: its totals, if they are not those of
+    `sums`, which then has at most what `lines` shows.
+    """
 
     name: Name
     sums: Mapping[PricedSlug, Figures]
+    own: Totals | None = None
+    whole: Totals | None = None
+
+    @cached_property
+    def totals(self) -> Totals:
+        return Totals.of(self.sums) if self.whole is None else self.whole
 
     @property
     def lines(self) -> Sequence[ReportLine]:
@@ -98,22 +151,9 @@ class ReportGroup:
             for priced, figures in items
         ]
 
-    @property
-    def usage(self) -> Usage:
-        return usage_of(reduce(figures_sum, self.sums.values()))
 
-    @property
-    def unpriced_calls(self) -> int:
-        return sum(figures[0] for priced, figures in self.sums.items() if priced.price is None)
-
-    @property
-    def cost(self) -> Money | None:
-        """The exact cost of the priced calls, ordered by currency; None if no call has a price."""
-        units: dict[str, int] = defaultdict(int)
-        for priced, figures in self.sums.items():
-            if priced.price is not None:
-                units[priced.price.currency] += priced.units(figures)
-        return {currency: amount_of(units[currency]) for currency in sorted(units)} or None
+def _columns_sum(rows: Sequence[Sequence[int]]) -> Sequence[int] | None:
+    return tuple(map(sum, zip(*rows, strict=True))) if rows else None
 
 
 class PricedSlugs:
@@ -185,13 +225,14 @@ class SumBook:
         self.prices = prices
         self._groups: dict[Name, dict[PricedSlug, Figures]] = defaultdict(dict)
 
-    def add(self, days: Iterable[DaySums], by: Grouping) -> int:
-        """Add sums of calls; returns how many. Prices hold from the start of a day."""
+    def add(self, days: Iterable[DaySums], by: Grouping, is_wanted: Callable[[str], bool] | None = None) -> int:
+        """Add sums of calls; returns how many. Prices hold from the start of a day. `is_wanted`: which parts to add."""
         count = 0
         valid = _ValidPrices(self.prices)
         for day in sorted(days, key=attrgetter("day_ms")):
             valid.turn_to(day.day_ms)
             for sums in day.slices():
+                sums = sums if is_wanted is None else sums.where(is_wanted)
                 count += len(sums.figures)
                 self._add(_names_of(sums, day.day_ms, by), map(valid.__getitem__, sums.rate_keys), sums.figures)
         return count
@@ -207,6 +248,9 @@ class SumBook:
     def size(self) -> int:
         """The number of groups."""
         return len(self._groups)
+
+    def totals(self) -> dict[Name, Totals]:
+        return {name: Totals.of(sums) for name, sums in self._groups.items()}
 
     def groups(self) -> Iterator[ReportGroup]:
         """Yield the groups in the order of their names."""
@@ -224,4 +268,4 @@ def _names_of(sums: SumSlice, day_ms: int, by: Grouping) -> Iterable[Name]:
         case Grouping.ENTITY:
             return zip(sums.entities, strict=True)
         case Grouping.KEY:
-            return zip(sums.entities, sums.keys, strict=True)
+            return zip(sums.entities, sums.parts, strict=True)

@@ -1,4 +1,4 @@
-"""Usage reports: sums over a window of billing events, by day, slug, entity or key, and what they cost.
+"""Usage reports: sums over a window of billing events, by day, slug, entity or key, and their costs.
 
 The window is fixed as the list of events fixes it, so both always show the same. A page does a bounded part of the
 work: it ends after `limit` groups, or after `LONGEST_PAGE_S`, and the next one continues behind it.
@@ -8,65 +8,51 @@ See docs/reference/usage-reports.md#the-report.
 
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from operator import attrgetter
 
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.sum_records import DaySums
-from control.edges.sql.billing.usage_sources import next_entities, sources_of
+from control.edges.sql.billing.sum_records import Apart, DaySums
+from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.errors import InvalidFieldError, PricesChangedError
 from control.long_work import beside
 from control.records.events import EventWindow
 from control.resources.billing.kept_usage import KeptUsage
-from control.resources.billing.report_groups import Grouping, Name, PricedSlugs, ReportGroup, SumBook
+from control.resources.billing.ordered_report import name_of, ordered_groups, total_of
+from control.resources.billing.report_groups import Name, PricedSlugs, ReportGroup, Totals
+from control.resources.billing.report_query import ReportQuery
+from control.resources.billing.report_reader import ReportReader
 from control.resources.billing_events import EventReader
-from policy.prices import DAY_MS, Price, date_text, parse_date
+from policy.prices import DAY_MS, Price
 
 MAX_DAYS = 92
 """The most days of a window: a quarter."""
 LONGEST_PAGE_S = 5.0
-_SUMS_AT_ONCE = 100_000
-"""The bound on what is in memory at once, within twice as much."""
-_DAYS_AT_ONCE = 31
-"""The bound on rows of hourly sums: a day has a row for each slug."""
 _FAR_MS = 1 << 62
-_BEHIND_ALL_KEYS = "~"
-"""A text that sorts behind the prefix of every key: a place between two entities."""
 PRICES_AT_ONCE = 200
 """The prices that one query reads: each takes 10 µs of the event loop, and a workspace may have 10,000."""
 _members = attrgetter(*(field.name for field in fields(Price)))
 
 
 @dataclass(frozen=True, slots=True)
-class ReportQuery:
-    """The events of a report, and what groups them. The window names at most one entity, and no keys.
-
-    `slug`: only calls of this one.
-    """
-
-    window: EventWindow
-    by: Grouping
-    slug: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ReportPage:
-    """Some groups in the order of their names. `after`: the last name looked at, when more may follow.
+    """Some groups in the order of the report. `after`: the last place looked at, when more may follow.
 
-    `price_list` identifies the prices that were used.
+    `price_list` identifies the prices that were used. `totals`: those of all groups, on the first page.
     """
 
     query: ReportQuery
     price_list: str
     groups: Sequence[ReportGroup]
     after: Name | None
+    totals: Totals | None = None
 
 
 def _any(_group: ReportGroup) -> bool:
@@ -77,11 +63,12 @@ def _any(_group: ReportGroup) -> bool:
 class PageRoom:
     """The room of a page: `limit` groups, of those that `takes` accepts. It accepts the first one.
 
-    `takes` runs beside the loop.
+    `takes` runs beside the loop. `shows_lines`: whether it needs them.
     """
 
     limit: int
     takes: Callable[[ReportGroup], bool] = _any
+    shows_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +113,7 @@ class UsageReports:
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
         async with self.store.read() as conn:
-            sums = [await source.totals(by_key=True) for source in await sources_of(conn, window)]
+            sums = [await source.totals(Apart.KEY) for source in await sources_of(conn, window)]
         return RecentDays(window, [*chain.from_iterable(sums)])
 
     async def _kept(self, workspace_id: str) -> KeptUsage:
@@ -142,13 +129,16 @@ class UsageReports:
         prices, digest = await self._prices(query.window)
         if price_list is not None and price_list != digest:
             raise PricesChangedError
-        page = _PageInProgress(room)
-        async with aclosing(self._groups(query, PricedSlugs(prices), after or (), room.limit)) as behind:
-            async for groups in behind:
-                items = sum(len(group.sums) for group in groups[: room.limit])
-                if await beside(query.window.workspace_id, items, partial(page.add, groups)):
-                    return ReportPage(query, digest, page.groups, page.last)
-        return ReportPage(query, digest, page.groups, None)
+        reader = ReportReader(self.store, query, PricedSlugs(prices))
+        if query.rolls_up or query.order is not None:
+            return await _ordered_page(reader, digest, after, room)
+        page = await _page_by_name(reader, digest, after, room)
+        if after is not None:
+            return page
+        groups = page.groups if page.after is None else await reader.by_slug()
+        lines = sum(len(group.sums) for group in groups)
+        totals = await beside(query.window.workspace_id, lines, partial(total_of, groups))
+        return replace(page, totals=totals)
 
     async def _prices(self, window: EventWindow) -> tuple[Sequence[Price], str]:
         """The workspace's prices that are valid before the window ends, and a name for them."""
@@ -165,78 +155,34 @@ class UsageReports:
                 after = (listed[-1].slug, listed[-1].valid_from_ms)
         return valid, digest.hexdigest()[:32]
 
-    def _groups(
-        self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
-    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
-        """The groups behind `after`, in order, some at a time. A page shows `limit` of them."""
-        if query.by is Grouping.DAY:
-            return self._days(query, prices, after)
-        if query.by is Grouping.SLUG or query.window.external_entity_ids:
-            return self._all_at_once(query, prices, after)
-        return self._entities(query, prices, after, limit)
 
-    async def _days(
-        self, query: ReportQuery, prices: PricedSlugs, after: Name
-    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
-        first_ms = parse_date(after[0]) + DAY_MS if after else query.window.start_ms
-        for part in await self._window_parts(replace(query.window, start_ms=first_ms), _DAYS_AT_ONCE):
-            book = SumBook(prices)
-            await self._add_window(book, replace(query, window=part))
-            yield await _groups_in(book, query)
-            yield [ReportGroup((date_text(part.end_ms - 1),), {})]
+async def _page_by_name(reader: ReportReader, price_list: str, after: Name | None, room: PageRoom) -> ReportPage:
+    """Groups in the order of their names, which pass by in it."""
+    query = reader.query
+    page = _PageInProgress(room)
+    async with aclosing(reader.groups(after or (), room.limit)) as behind:
+        async for groups in behind:
+            items = sum(len(group.sums) for group in groups[: room.limit])
+            if await beside(query.window.workspace_id, items, partial(page.add, groups)):
+                return ReportPage(query, price_list, page.groups, page.last)
+    return ReportPage(query, price_list, page.groups, None)
 
-    async def _all_at_once(
-        self, query: ReportQuery, prices: PricedSlugs, after: Name
-    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
-        """Groups that one index range holds unordered, such as slugs. They are few, so they fit in memory."""
-        book = SumBook(prices)
-        for part in await self._window_parts(query.window, _DAYS_AT_ONCE):
-            await self._add_window(book, replace(query, window=part))
-        yield [group for group in await _groups_in(book, query) if group.name > after]
 
-    async def _window_parts(self, window: EventWindow, summed_days: int) -> Sequence[EventWindow]:
-        """The window in parts of whole days, as far as it has them: one day of events, or several of hourly sums."""
-        async with self.store.read() as conn:
-            hours = (await summed_hours(conn, window.workspace_id)).parts_of(window).hours
-        first_ms = -(-hours.start_ms // DAY_MS) * DAY_MS
-        last_ms = hours.end_ms // DAY_MS * DAY_MS
-        if first_ms >= last_ms:
-            return list(_days_of(window))
-        before = replace(window, end_ms=first_ms)
-        after = replace(window, start_ms=last_ms)
-        summed = _days_of(replace(window, start_ms=first_ms, end_ms=last_ms), summed_days)
-        return [*_days_of(before), *summed, *_days_of(after)]
+async def _ordered_page(reader: ReportReader, price_list: str, after: Name | None, room: PageRoom) -> ReportPage:
+    ordered = await ordered_groups(reader, after, room.limit + 1, room.shows_lines)
+    query = replace(reader.query, order=ordered.order)
+    totals = ordered.totals if after is None else None
+    candidates = ordered.groups
 
-    async def _add_window(self, book: SumBook, query: ReportQuery) -> None:
-        by_key = query.by is Grouping.KEY
-        async with self.store.read() as conn:
-            sources = await sources_of(conn, query.window, book.prices.bounds)
-            sums = [await source.totals(by_key, query.slug) for source in sources]
-        await _add(book, query, chain.from_iterable(sums))
+    def taken() -> int:
+        """Return how many groups the page has room for."""
+        taking = takewhile(room.takes, (group for _, group in candidates[: room.limit]))
+        return sum(1 for _ in taking)
 
-    async def _entities(
-        self, query: ReportQuery, prices: PricedSlugs, after: Name, limit: int
-    ) -> AsyncGenerator[Sequence[ReportGroup], None]:
-        if after and query.by is Grouping.KEY:  # its entity may have more keys
-            window = replace(query.window, external_entity_ids=after[:1])
-            async for groups in self._all_at_once(replace(query, window=window), prices, after):
-                yield groups
-        entity: str | None = after[0] if after else ""
-        sums_a_day = 4 * (limit + 1)  # most entities have calls in several hours or of several slugs
-        while entity is not None:
-            book = SumBook(prices)
-            async with self.store.read() as conn:
-                sources = await sources_of(conn, query.window, prices.bounds)
-                entities = await next_entities(sources, entity, sums_a_day)
-                by_key = query.by is Grouping.KEY
-                sums = [await source.of_entities(entities, by_key, query.slug) for source in sources]
-            read = await _add(book, query, chain.from_iterable(sums))
-            yield await _groups_in(book, query)
-            entity = entities.last
-            if entity is not None:
-                yield [ReportGroup((entity, _BEHIND_ALL_KEYS) if by_key else (entity,), {})]
-            if read < _SUMS_AT_ONCE:
-                sums_a_day *= 2
+    count = await beside(query.window.workspace_id, sum(1 + len(group.sums) for _, group in candidates), taken)
+    groups = [group for _, group in candidates[:count]]
+    last = name_of(candidates[count - 1][0]) if count < len(candidates) else None
+    return ReportPage(query, price_list, groups, last, totals)
 
 
 class _PageInProgress:
@@ -263,23 +209,3 @@ class _PageInProgress:
                 self.last = group.name
                 return True
         return False
-
-
-async def _add(book: SumBook, query: ReportQuery, sums: Iterable[DaySums]) -> int:
-    """Add the sums to the book; returns how many."""
-    days = [*sums]
-    items = sum(day.items for day in days)
-    return await beside(query.window.workspace_id, items, partial(book.add, days, query.by))
-
-
-async def _groups_in(book: SumBook, query: ReportQuery) -> list[ReportGroup]:
-    return await beside(query.window.workspace_id, book.size, lambda: [*book.groups()])
-
-
-def _days_of(window: EventWindow, count: int = 1) -> Iterator[EventWindow]:
-    """The window in parts of `count` UTC days; the first and the last one may have fewer."""
-    start_ms = window.start_ms
-    while start_ms < window.end_ms:
-        end_ms = min(window.end_ms, (start_ms // DAY_MS + count) * DAY_MS)
-        yield replace(window, start_ms=start_ms, end_ms=end_ms)
-        start_ms = end_ms

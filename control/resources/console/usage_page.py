@@ -67,7 +67,7 @@ def _added_up(recent: RecentDays) -> tuple[Mapping[int, Usage], Mapping[str, Usa
     calls: Counter[str] = Counter()
     for day in recent.sums:
         for sums in day.slices():
-            for key, rate_key, figures in zip(sums.keys, sums.rate_keys, sums.figures, strict=True):
+            for key, rate_key, figures in zip(sums.parts, sums.rate_keys, sums.figures, strict=True):
                 slug = RateKey.from_text(rate_key).slug
                 by_day[day.day_ms] = figures_sum(by_day[day.day_ms], figures)
                 by_slug[slug] = figures_sum(by_slug[slug], figures)

@@ -21,7 +21,8 @@ from control.records.times import time_text
 from control.records.usage_sums import Usage
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
-from control.resources.billing.usage_report import PageRoom, ReportQuery, UsageReports
+from control.resources.billing.report_query import ReportQuery
+from control.resources.billing.usage_report import PageRoom, UsageReports
 from control.resources.billing_events import EventReader
 from control.retention import RetentionDays, delete_old_records
 from policy.prices import DAY_MS
@@ -249,7 +250,7 @@ async def test_windows_whose_events_and_sums_are_deleted_are_refused(plane: Cont
     async def read(start: float, end: float) -> int:
         window = EventWindow(plane.workspace_id, first_day_ms + int(start * HOUR_MS), first_day_ms + int(end * HOUR_MS))
         page = await reports.first_page(ReportQuery(window, Grouping.DAY), PageRoom(100))
-        return sum(group.usage.calls for group in page.groups)
+        return sum(group.totals.usage.calls for group in page.groups)
 
     refused = {}
     for name, (start, end, _) in REFUSED.items():

@@ -10,6 +10,10 @@ _GREATEST = {"sqlite": "max", "postgresql": "greatest"}
 
 SERVICE_TIER = "coalesce(e.service_tier, '')"
 """The tier that the provider reported; "" if none is recorded."""
+EVENT_GROUP = "groups.id = e.group_id AND e.group_path IS NULL"
+"""The group to join for `EVENT_PATH`."""
+EVENT_PATH = "coalesce(e.group_path, groups.path, e.group_id || '/')"
+"""The path that the event records. Older events record none: that of their group, or its id if it is deleted."""
 
 
 def figures_of(dialect: str) -> Mapping[str, str]:

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from sqlalchemy import text
 
-from control.edges.sql.billing.event_figures import SERVICE_TIER, context_class, figures_of
-from control.edges.sql.billing.sum_records import SUMMED, DaySums, Entities, days_of, in_columns
+from control.edges.sql.billing.event_figures import EVENT_GROUP, EVENT_PATH, SERVICE_TIER, context_class, figures_of
+from control.edges.sql.billing.sum_records import SUMMED, Apart, DaySums, Entities, days_of, in_columns
 from control.edges.sql.events.partitions import PartitionedWindow, part_of, partitions_of
 from control.edges.sql.store import Connection
 from control.records.events import EventWindow
@@ -22,6 +22,7 @@ _KNOWN_ENTITIES = {
 _ENTITIES = 101
 """The number of entities whose events are read at once. One more than a page's default: it tells that more follow."""
 _INSIDE = "e.workspace_id = :workspace AND e.timestamp_ms >= :start AND e.timestamp_ms < :end"
+_PART = {Apart.NOTHING: "''", Apart.KEY: "e.api_key_prefix", Apart.PATH: EVENT_PATH}
 _DAY = f"e.timestamp_ms - e.timestamp_ms % {DAY_MS}"
 
 
@@ -33,24 +34,27 @@ class EventSums:
     window: EventWindow
     bounds: Collection[int]
 
-    async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+    async def totals(self, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
         """Read the sums from one range of the index."""
         entity = next(iter(self.window.external_entity_ids), None)
-        names = ("''" if entity is None else "e.external_entity_id", "e.api_key_prefix" if by_key else "''")
+        names = ("''" if entity is None else "e.external_entity_id", _PART[apart])
         if entity is None:
             return await self._columns(names, "{events}", slug=slug)
         return await self._columns(names, "{events}", slug=slug, entity=entity)
 
-    async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+    async def of_entities(self, entities: Entities, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
+        after, last = entities
+        ids = [entity for entity in await self._entities(after, _ENTITIES) if last is None or entity <= last]
+        return await self.of_listed(ids, apart, slug)
+
+    async def of_listed(self, entities: Sequence[str], apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
         """Read the sums of entities from one range of the index each.
 
         SQLite keeps the order of a CROSS JOIN: each entity's range is looked up. PostgreSQL chooses by statistics.
         """
-        after, last = entities
-        ids = [entity for entity in await self._entities(after, _ENTITIES) if last is None or entity <= last]
-        names = ("e.external_entity_id", "e.api_key_prefix" if by_key else "''")
+        names = ("e.external_entity_id", _PART[apart])
         tables = f"({_KNOWN_ENTITIES[self.conn.dialect.name]}) AS known CROSS JOIN {{events}}"
-        return await self._columns(names, tables, slug=slug, entities=orjson.dumps(ids).decode())
+        return await self._columns(names, tables, slug=slug, entities=orjson.dumps(entities).decode())
 
     async def last_entity(self, after: str, sums: int) -> str | None:
         """The last of the next `sums` entities, whatever the number of their events."""
@@ -78,14 +82,15 @@ class EventSums:
         return days_of((await self.conn.execute(query, values | part.bounds | conditions)).all())
 
     def _added_up(self, names: Sequence[str], tables: str, where: str) -> str:
-        entity, key = names
+        entity, part = names
         expressions = figures_of(self.conn.dialect.name)
         figures = ", ".join(f"CAST({expressions[name]} AS bigint) AS {name}" for name in SUMMED)
-        grouped = ", ".join([_DAY, *(name for name in names if name.startswith("e.")), "e.model_slug"])
+        grouped = ", ".join([_DAY, *(name for name in names if name != "''"), "e.model_slug"])
+        groups = f" LEFT JOIN groups ON {EVENT_GROUP}" if part == EVENT_PATH else ""
         return (
-            f"SELECT {_DAY} AS day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, e.model_slug,"  # noqa: S608 (ours)
+            f"SELECT {_DAY} AS day_ms, {entity} AS external_entity_id, {part} AS part, e.model_slug,"  # noqa: S608 (ours)
             f" {context_class(self.bounds)} AS above_input_tokens, {SERVICE_TIER} AS service_tier, {figures}"
-            f" FROM {tables} WHERE {_INSIDE}{where} GROUP BY {grouped}, above_input_tokens, {SERVICE_TIER}"
+            f" FROM {tables}{groups} WHERE {_INSIDE}{where} GROUP BY {grouped}, above_input_tokens, {SERVICE_TIER}"
         )
 
     async def _partitioned_window(self) -> PartitionedWindow | None:

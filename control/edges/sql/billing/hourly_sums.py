@@ -7,14 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import text
 
 from control.edges.sql.billing.days import DAYS, days_text
-from control.edges.sql.billing.sum_records import SUMMED, DaySums, Entities, days_of, in_columns
+from control.edges.sql.billing.sum_records import SUMMED, Apart, DaySums, Entities, days_of, in_columns
 from control.edges.sql.store import Connection
 from control.records.events import EventWindow
 
 _RATE = "h.model_slug, h.above_input_tokens, h.service_tier"
+_PART = {Apart.NOTHING: "''", Apart.KEY: "h.api_key_prefix", Apart.PATH: "h.group_path"}
+_LISTED = {
+    "sqlite": "IN (SELECT value FROM json_each(:entities))",
+    "postgresql": "= ANY (ARRAY(SELECT json_array_elements_text(CAST(:entities AS json))))",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +30,30 @@ class HourlySums:
     conn: Connection
     window: EventWindow
 
-    async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
-        """Read a range of the primary key for each day. Sums by key are not added up, as in `of_entities`."""
+    async def totals(self, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
+        """Read a range of the primary key for each day. Sums of parts are not added up, as in `of_entities`."""
         entity = next(iter(self.window.external_entity_ids), None)
         where = "" if entity is None else " AND h.external_entity_id = :entity"
-        names = ("''" if entity is None else "h.external_entity_id", "h.api_key_prefix" if by_key else "''")
+        names = ("''" if entity is None else "h.external_entity_id", _PART[apart])
         conditions = {} if entity is None else {"entity": entity}
-        select = _each if by_key else _added_up
+        select = _added_up if apart is Apart.NOTHING else _each
         return days_of(await self._columns(select(names, self._inside(where, slug)), slug=slug, **conditions))
 
-    async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+    async def of_entities(self, entities: Entities, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
         """Read a range of the primary key for each day: neighbours lie side by side.
 
         The sums are not added up: most are often of a line of their own, and the database takes longer to find out.
         """
         up_to = "" if entities.last is None else " AND h.external_entity_id <= :last"
         inside = self._inside(f" AND h.external_entity_id > :after{up_to}", slug)
-        names = ("h.external_entity_id", "h.api_key_prefix" if by_key else "''")
+        names = ("h.external_entity_id", _PART[apart])
         return days_of(await self._columns(_each(names, inside), slug=slug, after=entities.after, last=entities.last))
+
+    async def of_listed(self, entities: Sequence[str], apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
+        """Read a range of the primary key for each day and entity."""
+        inside = self._inside(f" AND h.external_entity_id {_LISTED[self.conn.dialect.name]}", slug)
+        names = ("h.external_entity_id", _PART[apart])
+        return days_of(await self._columns(_each(names, inside), slug=slug, entities=orjson.dumps(entities).decode()))
 
     async def last_entity(self, after: str, sums: int) -> str | None:
         """The first of the entities that have a day's sum at this place, behind `after`."""
@@ -80,19 +92,19 @@ class HourlySums:
 
 
 def _each(names: Sequence[str], inside: str) -> str:
-    entity, key = names
+    entity, part = names
     figures = ", ".join(f"h.{name}" for name in SUMMED)
     return (
-        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, {_RATE}, {figures}"  # noqa: S608 (ours)
+        f"SELECT h.day_ms, {entity} AS external_entity_id, {part} AS part, {_RATE}, {figures}"  # noqa: S608 (ours)
         f" FROM {inside}"
     )
 
 
 def _added_up(names: Sequence[str], inside: str) -> str:
-    entity, key = names
+    entity, part = names
     figures = ", ".join(f"CAST(sum(h.{name}) AS bigint) AS {name}" for name in SUMMED)
     columns = ", ".join(["h.day_ms", *(name for name in names if name.startswith("h.")), _RATE])
     return (
-        f"SELECT h.day_ms, {entity} AS external_entity_id, {key} AS api_key_prefix, {_RATE}, {figures}"  # noqa: S608 (ours)
+        f"SELECT h.day_ms, {entity} AS external_entity_id, {part} AS part, {_RATE}, {figures}"  # noqa: S608 (ours)
         f" FROM {inside} GROUP BY {columns}"
     )

@@ -4,7 +4,9 @@ makes.
 A page may have 200 000 sums. As rows of a driver each costs several microseconds, in columns less than one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -35,7 +37,7 @@ _FURTHER = ("s.calls - s.per_call_charges", *(f"s.{name}" for name in SUMMED[5:]
 _IS_PLAIN = f"({' + '.join(_FURTHER)}) = 0"
 _COLUMNS = (
     "s.external_entity_id",
-    "s.api_key_prefix",
+    "s.part",
     "CASE WHEN s.above_input_tokens = 0 AND s.service_tier = '' THEN s.model_slug"
     " ELSE s.model_slug || ' ' || s.above_input_tokens || ' ' || s.service_tier END",
     "s.calls",
@@ -67,16 +69,32 @@ class RateKey(NamedTuple):
         return cls(slug, int(above or 0), tier)
 
 
+class Apart(Enum):
+    """The name by which the sums of an entity are kept apart."""
+
+    NOTHING = 0
+    KEY = 1
+    PATH = 2
+    """The ids of groups from the root to the one that called, each with `/`."""
+
+
 class SumSlice(NamedTuple):
     """Some sums of a day, in columns: each place is the calls of one `RateKey` that share the other names.
 
-    Names by which sums are not told apart are "". `rate_keys`: as text, so that one look-up finds the rates.
+    Names by which sums are not kept apart are "". `parts`: the names of `Apart`. `rate_keys`: as text, so that one
+    look-up finds the rates.
     """
 
     entities: Sequence[str]
-    keys: Sequence[str]
+    parts: Sequence[str]
     rate_keys: Sequence[str]
     figures: Sequence[Figures]
+
+    def where(self, is_wanted: Callable[[str], bool]) -> "SumSlice":
+        """The sums of these parts."""
+        columns: Sequence[Sequence[Any]] = self
+        matches = list(map(is_wanted, self.parts))
+        return SumSlice._make(list(compress(column, matches)) for column in columns)
 
 
 class DaySums(NamedTuple):
@@ -94,8 +112,8 @@ class DaySums(NamedTuple):
         """The sums, some at a time."""
         columns: list[list[Any]] = [orjson.loads(text) for text in self.columns]
         for start in range(0, len(columns[0]), SUMS_AT_ONCE):
-            entities, keys, rate_keys, *figures = (column[start : start + SUMS_AT_ONCE] for column in columns)
-            yield SumSlice(entities, keys, rate_keys, list(zip(*figures, strict=True)))
+            entities, parts, rate_keys, *figures = (column[start : start + SUMS_AT_ONCE] for column in columns)
+            yield SumSlice(entities, parts, rate_keys, list(zip(*figures, strict=True)))
 
 
 def days_of(rows: Sequence[Sequence[Any]]) -> Sequence[DaySums]:
@@ -120,14 +138,17 @@ class Entities(NamedTuple):
 class SumSource(Protocol):
     """Sums over a window: of one workspace, and of the first entity that the window names, if it names one."""
 
-    async def totals(self, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+    async def totals(self, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
         """The sums of the window: of all entities together, or of the entity that it names.
 
-        `by_key`: of each key by itself; only with an entity. `slug`: only its calls.
+        `apart`: only with an entity. `slug`: only its calls.
         """
 
-    async def of_entities(self, entities: Entities, by_key: bool, slug: str | None = None) -> Sequence[DaySums]:
+    async def of_entities(self, entities: Entities, apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
         """The sums of each of these entities. `slug`: only its calls."""
+
+    async def of_listed(self, entities: Sequence[str], apart: Apart, slug: str | None = None) -> Sequence[DaySums]:
+        """The same for the entities that are listed: by a look-up for each, whatever lies between them."""
 
     async def last_entity(self, after: str, sums: int) -> str | None:
         """The last entity to read at once, if a day should have about `sums` sums; None if no others follow."""

@@ -13,7 +13,7 @@ from sqlalchemy import select, text
 
 from control.edges.sql.billing.event_sums import EventSums
 from control.edges.sql.billing.hourly_progress import add_events, begin_sums
-from control.edges.sql.billing.sum_records import Entities
+from control.edges.sql.billing.sum_records import Apart, Entities
 from control.edges.sql.events import rows
 from control.edges.sql.events.days import DAY_MS, first_key_of, partition_of, time_of
 from control.edges.sql.events.partitions import (
@@ -168,8 +168,8 @@ async def assert_sums(store: Store, ingested: Iterable[BillingEvent], window: Ev
     expected = Counter(one.external_entity_id for one in ingested if window.start_ms <= one.ended_at_ms < window.end_ms)
     async with store.read() as conn:
         sums = EventSums(conn, window, ())
-        whole = await sums.totals(by_key=False)
-        each = await sums.of_entities(Entities("", None), by_key=True)
+        whole = await sums.totals(Apart.NOTHING)
+        each = await sums.of_entities(Entities("", None), Apart.KEY)
     in_all = [figures[0] for day in whole for of_day in day.slices() for figures in of_day.figures]
     assert sum(in_all) == sum(expected.values())
     calls = Counter[str]()

@@ -1,0 +1,46 @@
+"""Groups by their paths, deleted ones too: whose calls the sums of a group and of those below it have."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import orjson
+from sqlalchemy import text
+
+from control.edges.sql.store import Connection
+
+_KNOWN = (
+    "SELECT path, external_entity_id FROM groups WHERE workspace_id = :workspace AND {where}"
+    " UNION ALL SELECT path, external_entity_id FROM deleted_groups WHERE workspace_id = :workspace AND {where}"
+)
+_LISTED = {
+    "sqlite": "path IN (SELECT value FROM json_each(:paths))",
+    "postgresql": "path = ANY (ARRAY(SELECT json_array_elements_text(CAST(:paths AS json))))",
+}
+
+
+class KnownGroup(NamedTuple):
+    """A group that there is or was."""
+
+    path: str
+    external_entity_id: str
+
+
+async def groups_named(conn: Connection, workspace_id: str, external_entity_id: str) -> Sequence[KnownGroup]:
+    """The groups that have or had this external id."""
+    query = text(_KNOWN.format(where="external_entity_id = :entity"))
+    rows = await conn.execute(query, {"workspace": workspace_id, "entity": external_entity_id})
+    return [KnownGroup(*row) for row in rows]
+
+
+async def groups_from(conn: Connection, workspace_id: str, path: str) -> Sequence[KnownGroup]:
+    """The group with this path and all below it."""
+    query = text(_KNOWN.format(where="path >= :path AND path < :beyond"))
+    rows = await conn.execute(query, {"workspace": workspace_id, "path": path, "beyond": f"{path[:-1]}0"})
+    return [KnownGroup(*row) for row in rows]
+
+
+async def entities_of(conn: Connection, workspace_id: str, paths: Collection[str]) -> Mapping[str, str]:
+    """The external ids of the groups with these paths, as far as they are known."""
+    query = text(_KNOWN.format(where=_LISTED[conn.dialect.name]))
+    rows = await conn.execute(query, {"workspace": workspace_id, "paths": orjson.dumps([*paths]).decode()})
+    return dict(map(tuple, rows))
