@@ -189,11 +189,9 @@ def _stamped(
 
 def _detail_columns(details: Sequence[Details]) -> dict[str, Iterable[Any]]:
     """The columns of these details: null where there is nothing."""
-    names = (*DETAIL_FIGURES, "service_tier")
-    return {
-        name: [value or None for value in column]
-        for name, column in zip(names, zip(*details, strict=True), strict=True)
-    }
+    columns = zip((*DETAIL_FIGURES, "service_tier"), zip(*details, strict=True), strict=True)
+    nothing = [None] * len(details)
+    return {name: [value or None for value in column] if any(column) else nothing for name, column in columns}
 
 
 def _text_of(metadata: Mapping[str, Any] | None) -> str | None:
