@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from policy.billing import Tokens
 from policy.limits.settlement import Estimate
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
@@ -100,7 +99,7 @@ class RequestContext:
     """A byte of the request was written upstream, so it counts as a request. So does a token count answered here."""
     ended: bool = False
     """The call was journaled as ended, and settled."""
-    billed: Tokens | None = None
+    billed: Bill | None = None
     """Set when the call has ended."""
     reported: Bill | None = None
     """Usage that the provider reported with an answer that came whole. For other answers, `reader` has it."""

@@ -164,6 +164,7 @@ PROXY = Dashboard(
 
 TENANT_CALLS = f"platform_model_api_inference_requests_total{{{TENANT}}}"
 TENANT_TOKENS = f"platform_model_api_tokens_total{{{TENANT}}}"
+TENANT_SPEND = f"tollgate_spend_total{{{TENANT}}}"
 TENANTS = Dashboard(
     "tollgate-tenants",
     "Tollgate: who calls what",
@@ -239,6 +240,44 @@ TENANTS = Dashboard(
                     "short",
                     "The bill is made of events, not of this.",
                     (f"sum by (workspace) (increase({TENANT_TOKENS}[1d]))", "{{workspace}}"),
+                ),
+            ),
+        ),
+        (
+            "Spend",
+            (
+                panel(
+                    "Spend by slug",
+                    "short",
+                    "In the hour before; the ten largest. The bill is made of events, not of this.",
+                    (
+                        f"topk(10, sum by (model_slug, currency) (increase({TENANT_SPEND}[1h])))",
+                        "{{model_slug}} {{currency}}",
+                    ),
+                ),
+                panel(
+                    "Spend by group",
+                    "short",
+                    "In the hour before; the ten largest.",
+                    (
+                        f"topk(10, sum by (external_entity_id, currency) (increase({TENANT_SPEND}[1h])))",
+                        "{{external_entity_id}} {{currency}}",
+                    ),
+                ),
+                panel(
+                    "Spend of the last day by workspace",
+                    "short",
+                    "By the prices that were valid when the calls ended.",
+                    (f"sum by (workspace, currency) (increase({TENANT_SPEND}[1d]))", "{{workspace}} {{currency}}"),
+                ),
+                panel(
+                    "Calls without a price",
+                    "reqps",
+                    "They are in no amount: set a price of their slug.",
+                    (
+                        f"topk(10, sum by (model_slug) (rate(tollgate_unpriced_calls_total{{{TENANT}}}[{RATE}])))",
+                        "{{model_slug}}",
+                    ),
                 ),
             ),
         ),

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Details, Tokens
+from proxy.accounting.slug_prices import SlugPrices
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -50,6 +51,10 @@ class RequestReport:
     """The gateway's share of the duration: without waiting for the upstream or the caller."""
     upstream_s: float
     first_byte_s: float | None
+    details: Details = NO_DETAILS
+    is_count: bool = False
+    """The call counts tokens; it does not cost the price per call."""
+    prices: SlugPrices | None = None
     trace_id: str = ""
     """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""

@@ -9,7 +9,7 @@ import logging
 from itertools import islice
 from time import perf_counter, time_ns
 
-from policy.billing import REPORTED, event_details, event_end
+from policy.billing import NO_DETAILS, REPORTED, event_details, event_end
 from policy.limits.kinds import LimitType
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.metering import NO_BILL, Bill, bill_so_far
@@ -49,7 +49,8 @@ class Settle:
             return None
         context.ended = True
         bill = context.reported or self._bill(context, admitted)
-        context.billed = tokens = bill.tokens
+        context.billed = bill
+        tokens = bill.tokens
         reservations = admitted.take.reservations
         counters = self._counters
         total = tokens.total
@@ -98,6 +99,8 @@ class Settle:
         incoming = context.incoming
         outgoing = context.outgoing
         shape = context.shape
+        route = context.route
+        bill = context.billed if context.journaled is not None else None
         labels = None if shape is None else shape.labels
         duration_s = perf_counter() - incoming.received_at
         upstream_s = context.upstream_s
@@ -110,11 +113,14 @@ class Settle:
             cause=context.cause,
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=outgoing.sent_bytes,
-            tokens=context.billed if context.journaled is not None else None,
+            tokens=None if bill is None else bill.tokens,
             duration_s=duration_s,
             ours_s=ours_s if ours_s > 0.0 else 0.0,
             upstream_s=upstream_s,
             first_byte_s=context.first_byte_s,
+            details=NO_DETAILS if bill is None else bill.details,
+            is_count=context.facts.purpose is _COUNT,
+            prices=None if route is None else route.prices,
         )
         self._meters.finished(report)
 

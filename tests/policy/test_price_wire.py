@@ -1,14 +1,16 @@
 """The JSON form of a price keeps every digit, and what has a default may be missing."""
 
 from decimal import Decimal
+from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policy.billing import Details, Tokens
 from policy.price_wire import parse_multiplier, parse_token_count, price_from_wire, price_to_wire
-from policy.prices import DAY_MS, LongContext, Price, TokenPrices, token_prices
+from policy.prices import DAY_MS, LongContext, Price, TokenPrices, cost_figures, token_prices
 from policy.snapshot import PriceRow, Wire
 
 AMOUNTS = st.from_regex(r"[0-9]{1,12}(\.[0-9]{1,12})?", fullmatch=True).map(Decimal)
@@ -82,3 +84,14 @@ def test_the_largest_and_smallest_numbers_are_read() -> None:
         map(Decimal, ("0", "0.0001", "999.9999", "1000"))
     )
     assert list(map(parse_token_count, ("1", "1000000000"))) == [1, 1_000_000_000]
+
+
+def test_example_of_the_reference_costs_what_it_says() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/usage-reports.md").read_text()
+    wire = orjson.loads(page.partition("```\n")[2].partition("```")[0])
+    price = price_from_wire(wire.pop("slug"), wire)
+    assert price_to_wire(price) == wire
+    tokens = Tokens(input=10_000, cached_input=6_000, output=500)
+    figures = cost_figures(tokens, Details(cache_write=1_000, server_tool_calls=2))
+    cost = price.cost(figures, "priority", is_long=price.is_long(tokens.input))
+    assert f"{cost.normalize():f}  EUR" in (Path(__file__).parents[2] / "docs/reference/money.md").read_text()

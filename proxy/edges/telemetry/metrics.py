@@ -13,8 +13,10 @@ from typing import Any, Protocol
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
+from proxy.accounting.slug_prices import Tariff
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
+from proxy.edges.telemetry.spend_counts import add_parts, no_sums, spend_of
 
 FLUSH_AFTER_S = 0.1
 COUNT_AFTER_CALLS = 64
@@ -74,8 +76,9 @@ class WorkerMetrics:
         self._decided: list[LimitDecision] = []
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
         """Queues the decision on a call. It is counted when the call has finished."""
-        self._calls: dict[tuple[tuple[str, str, str], int], tuple[list[int], list[int]]] = {}
-        """The counts of calls by labels and status: sums, and the buckets in which times to first byte are counted."""
+        self._calls: dict[tuple[tuple[str, str, str], int, Tariff | None], tuple[list[int], list[int]]] = {}
+        """The counts of calls by labels, status and tariff: `SUMS`, and the buckets in which times to first byte are
+        counted."""
         self._first_bytes: dict[tuple[str, str], list[int]] = {}
         """Buckets of times to first byte, of answers that are no errors, by workspace and slug. Those of errors are in
         `_histograms`, which gets these, too, when counts are sent."""
@@ -155,27 +158,35 @@ class WorkerMetrics:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
-            row = calls.get((call.labels.counted, call.status))
-            sums, first_bytes = row if row is not None else self._uncounted(call)
+            tokens = call.tokens
+            prices = call.prices
+            tariff = None
+            if prices is not None and tokens is not None:
+                tariff = prices.tariff(call.ended_at_ms, call.details.service_tier, tokens.input)
+            row = calls.get((call.labels.counted, call.status, tariff))
+            sums, first_bytes = row if row is not None else self._uncounted(call, tariff)
             sums[0] += 1
-            if (tokens := call.tokens) is not None:
+            if tokens is not None:
                 inputs, outputs, cached_inputs = tokens
                 sums[1] += inputs - cached_inputs
                 sums[2] += cached_inputs
                 sums[3] += outputs
+                sums[4] += 1
+                if tariff is not None:
+                    add_parts(sums, call)
             if (first_byte_s := call.first_byte_s) is not None:
                 first_bytes[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
         histograms["duration"].observe([call.duration_s for call in ended])
         histograms["overhead"].observe([call.ours_s for call in ended])
         histograms["first_byte"].sum += sum([call.first_byte_s or 0.0 for call in ended])
 
-    def _uncounted(self, call: RequestReport) -> tuple[list[int], list[int]]:
+    def _uncounted(self, call: RequestReport, tariff: Tariff | None) -> tuple[list[int], list[int]]:
         """Add and return the counts for calls like this one."""
         workspace_id, _entity_id, slug = call.labels.counted
         buckets = self._histograms["first_byte"].counts
         if call.status < 400:
             buckets = self._first_bytes.setdefault((workspace_id, slug), [0] * BUCKETS)
-        counted = self._calls[call.labels.counted, call.status] = ([0, 0, 0, 0], buckets)
+        counted = self._calls[call.labels.counted, call.status, tariff] = (no_sums(), buckets)
         return counted
 
     def _take_counts(self) -> dict[str, Any]:
@@ -200,7 +211,8 @@ class WorkerMetrics:
             }
         self._in_flight_sent = gauges["in_flight"]
         counts = {
-            "calls": [[*labels, status, *sums] for (labels, status), (sums, _buckets) in self._calls.items()],
+            "calls": [[*labels, status, *sums[:4]] for (labels, status, _), (sums, _buckets) in self._calls.items()],
+            "spend": [one for key, (sums, _buckets) in self._calls.items() for one in spend_of(*key, sums)],
             "first_bytes": [[*key, buckets] for key, buckets in self._first_bytes.items() if any(buckets)],
             "decisions": [[*key, count] for key, count in self._decisions.items()],
             "unreported": self._unreported.copy(),

@@ -9,8 +9,9 @@ import gc
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from time import monotonic, time
@@ -21,8 +22,9 @@ from policy.endpoints import Target
 from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
+from policy.prices import Price, token_prices
 from policy.sealing import seal
-from policy.snapshot import EndpointRow, KeyRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from policy.snapshot import EndpointRow, KeyRow, PriceRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -99,6 +101,13 @@ def secret_row(value: str) -> Row:
 def endpoint_row(target: Target) -> Row:
     """The slug, with this target."""
     return Row("endpoint", SLUG, 1, EndpointRow(SLUG, "ep_1", "ws_1", target).to_wire())
+
+
+def price_row(*, input: str, output: str, tiers: Mapping[str, str]) -> Row:
+    """A price of the slug, with these service tiers."""
+    factors = tuple((tier, Decimal(factor)) for tier, factor in tiers.items())
+    price = Price(SLUG, 0, "EUR", token_prices(Decimal(input), Decimal(output)), service_tiers=factors)
+    return Row("price", SLUG, 1, PriceRow(SLUG, "ws_1", (price,)).to_wire())
 
 
 def key_row(group_id: str = "grp_2") -> Row:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from policy.snapshot import Row
 from tests.proxy.budget.canned_worker import CALLERS, REQUEST, canned_worker
 
 ROOT = Path(__file__).parents[3]
@@ -118,10 +119,11 @@ def counting_bytecodes(counts: Counts) -> Iterator[None]:
         sys.settrace(None)
 
 
-def spent_per_call(request: bytes = REQUEST) -> Spent:
-    """Count what a governed call takes of the event loop's thread, in two passes."""
+def spent_per_call(request: bytes = REQUEST, *policy: Row) -> Spent:
+    """Count what a governed call takes of the event loop's thread, in two passes. `policy`: further rows."""
     counts = Counts()
     with canned_worker() as (runner, worker):
+        worker.publish(*policy)
         runner.run(worker.serve(WARM_CALLS, request))
         for counting in (counting_calls, counting_bytecodes):
             with counting(counts):

@@ -9,7 +9,7 @@ See docs/reference/metrics.md.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from policy.prices import amount_of
 from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
 from proxy.edges.telemetry.supervisor.async_metrics import AsyncMetrics
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
@@ -56,6 +57,9 @@ class MetricTotals(Collector):
         self._called_at_s: dict[str, float] = {}  # by slug
         self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._spend: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        """Whole units of `policy.prices.Rates`, so that sums are exact."""
+        self._unpriced: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decisions: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._sheds: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
@@ -86,6 +90,12 @@ class MetricTotals(Collector):
             for kind, count in zip(TOKEN_KINDS, tokens, strict=True):
                 if count:
                     self._tokens[*where, kind] += count
+        for workspace, entity, model_slug, currency, calls, units in counts["spend"]:
+            slug = self._slugs.bounded(workspace, model_slug)
+            if currency:
+                self._spend[workspace, self._entities.bounded(workspace, entity), slug, currency] += int(units)
+            else:
+                self._unpriced[workspace, slug] += calls
         for *labels, count in counts["decisions"]:
             self._decisions[tuple(labels)] += count
         for *labels, count in counts["sheds"]:
@@ -114,8 +124,8 @@ class MetricTotals(Collector):
 
     def forget_slugs(self, slugs: Set[str]) -> None:
         """Remove these slugs' series, and free the label values that only they used."""
-        for series in (self._requests, self._tokens):
-            for key in [key for key in series if key[2] in slugs]:
+        for series, place in ((self._requests, 2), (self._tokens, 2), (self._spend, 2), (self._unpriced, 1)):
+            for key in [key for key in series if key[place] in slugs]:
                 del series[key]
         for slug in slugs:
             self._called_at_s.pop(slug, None)
@@ -135,6 +145,11 @@ class MetricTotals(Collector):
             "platform_model_api_inference_requests", "Inference requests", [*labels, "status_code"], self._requests
         )
         yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
+        about = "The cost of the calls that were billed, by the operator's prices"
+        spend = {key: float(amount_of(units)) for key, units in list(self._spend.items())}
+        yield _counter("tollgate_spend", about, [*labels, "currency"], spend)
+        about = "Calls that were billed through a slug without a price"
+        yield _counter("tollgate_unpriced_calls", about, ["workspace", "model_slug"], self._unpriced)
         yield _counter("tollgate_limit_decisions", "Admissions", ["outcome", "type", "unit"], self._decisions)
         about = "Calls answered 529, by the resource that had run out and its scope (worker, workspace or key)"
         yield _counter("tollgate_shed_requests", about, ["resource", "scope"], self._sheds)
@@ -161,7 +176,7 @@ class MetricTotals(Collector):
             yield name, about, sum(gauges.get(key, 0) for gauges in by_worker)
 
 
-def _counter(name: str, about: str, labels: list[str], values: dict[tuple[str, ...], int]) -> Metric:
+def _counter(name: str, about: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:
     family = CounterMetricFamily(name, about, labels=labels)
     for key, value in list(values.items()):
         family.add_metric(key, value)
