@@ -21,7 +21,7 @@ from policy.prices import rounded_text
 _INDEX = "index.csv"
 _PAGE_ITEMS = 500
 _READABLE = 40
-_HEADERS = ("entity", "file", "month", "status", "calls", "unpriced_calls", "currency", "total")
+_HEADERS = ("entity", "file", "month", "status", "calls", "unpriced_calls", "currency", "total", "group_id")
 
 
 class Directory(Protocol):
@@ -45,10 +45,13 @@ class StatementFiles:
     changed: int = 0
 
 
-def file_name(entity: str, request: StatementRequest) -> str:
-    """A name that is safe on every file system: something readable, and a hash that no two entities share."""
+def file_name(entity: str, request: StatementRequest, group_id: str = "") -> str:
+    """A name that is safe on every file system: something readable, and a hash that no two entities share.
+
+    `group_id`: with groups below, because a deleted group may have had the same external id.
+    """
     readable = re.sub(r"[^a-z0-9]+", "-", entity.lower())[:_READABLE].strip("-")
-    digest = hashlib.sha256(entity.encode()).hexdigest()[:32]
+    digest = hashlib.sha256(f"{entity}\n{group_id}".encode() if group_id else entity.encode()).hexdigest()[:32]
     return "_".join(part for part in (request.month, readable, digest) if part) + f".{request.form}"
 
 
@@ -66,10 +69,13 @@ async def write_all(
         is_final = request.is_final(page["window"])
         directory.remove(_INDEX)
         for item in page["items"]:
-            statement = Statement(item["external_entity_id"], request.month, item["lines"], is_final)
-            name = file_name(statement.entity, request)
+            statement = Statement(
+                item.get("external_entity_id", ""), request.month, item["lines"], is_final, request.with_groups_below
+            )
+            group_id = item.get("group_id", "")
+            name = file_name(statement.entity, request, group_id)
             changed += directory.write(name, statement_text(statement, request.form))
-            rows += _rows(statement, name)
+            rows += [(*row, group_id) for row in _rows(statement, name)]
             unpriced += statement.unpriced_calls
         count += len(page["items"])
         tell(count)
@@ -92,6 +98,7 @@ def _check_same_month(index: str | None, request: StatementRequest) -> None:
     """Another month's index is not replaced."""
     for row in csv.DictReader((index or "").splitlines()):
         file = row.get("file") or ""
-        if row.get("month") != request.month or not file.endswith(f".{request.form}"):
+        is_same_form = file.endswith(f".{request.form}") and bool(row.get("group_id")) == request.with_groups_below
+        if row.get("month") != request.month or not is_same_form:
             raise ManagementError(f"the directory has other statements, such as {file}. Name another --output")
         return

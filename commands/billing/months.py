@@ -13,22 +13,28 @@ _MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
 
 @dataclass(frozen=True, slots=True)
 class StatementRequest:
-    """Statements of a month, as `csv` or `html`. `draft`: also while events of the month may be added."""
+    """Statements of a month, as `csv` or `html`. `draft`: also while events of the month may be added.
+
+    `with_groups_below`: a statement has the calls of all groups below its own.
+    """
 
     month: str
     start: str
     end: str
     form: str
     draft: bool
+    with_groups_below: bool = False
 
     @classmethod
-    def of(cls, month: str, form: str, draft: bool) -> "StatementRequest":
+    def of(cls, month: str, form: str, draft: bool, with_groups_below: bool = False) -> "StatementRequest":
         """Raises ValueError unless `month` is a month."""
-        return cls(month, *month_window(month), form, draft)
+        return cls(month, *month_window(month), form, draft, with_groups_below)
 
     def query(self, entity: str | None = None) -> dict[str, Any]:
         """Return the query of the usage report, for one entity or for all."""
         query = {"start": self.start, "end": self.end, "group_by": "entity", "lines": "true"}
+        if self.with_groups_below:
+            query["rollup"] = "true"
         return query if entity is None else {**query, "external_entity_id": entity}
 
     def is_final(self, window: Mapping[str, str]) -> bool:

@@ -1,6 +1,6 @@
 """Usage reports over the management API: all pages of one, and how a command prints them."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from commands.connection import Client
@@ -14,6 +14,13 @@ _NAMES = {
     "entity": ("external_entity_id",),
     "key": ("external_entity_id", "api_key_prefix"),
 }
+_SUMS = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
+_FURTHER_SUMS = (
+    *("cache_write_tokens", "cache_write_1h_tokens", "reasoning_tokens", "audio_input_tokens", "image_input_tokens"),
+    *("audio_output_tokens", "image_output_tokens", "server_tool_calls", "uncharged_calls"),
+)
+"""Sums that a report leaves out where they are 0."""
+ORDERS = (*_SUMS, *_FURTHER_SUMS, "unpriced_calls", "cost")
 GROUPINGS = tuple(_NAMES)
 
 
@@ -35,26 +42,53 @@ async def report_pages(client: Client, limit: int, **query: Any) -> AsyncIterato
         yield answer
 
 
-def columns_of(group_by: str) -> list[Column]:
-    """The columns of a report's table."""
-    names = [_column(name.removeprefix("external_").upper(), name) for name in _NAMES[group_by]]
-    sums = ("calls", "input_tokens", "cached_input_tokens", "output_tokens")
+def columns_of(group_by: str, items: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """The columns of a report's table: of the further sums those that an item has."""
+    names = [_column(name.removeprefix("external_").upper(), name) for name in _names(group_by, items)]
+    sums = (*_SUMS, *(name for name in _FURTHER_SUMS if any(name in item for item in items)))
     counts = [_column(name.removesuffix("_tokens").upper(), name) for name in sums]
-    return [*names, *counts, Column("COST", _cost), _column("UNPRICED CALLS", "unpriced_calls")]
+    own = [Column("OWN CALLS", _own_calls), Column("OWN COST", _own_cost)] if _is_rolled_up(items) else []
+    return [*names, *counts, Column("COST", _cost), _column("UNPRICED CALLS", "unpriced_calls"), *own]
 
 
 def csv_rows(group_by: str, items: list[dict[str, Any]]) -> list[list[Any]]:
     """A row of headers and a row for each item and currency. Counts are in the first row of an item alone, so sums
     over a column stay right."""
-    names = _NAMES[group_by]
-    sums = ("calls", "input_tokens", "cached_input_tokens", "output_tokens", "unpriced_calls")
-    rows: list[list[Any]] = [[*names, *sums, "currency", "cost"]]
+    names = _names(group_by, items)
+    sums = (*_SUMS, "unpriced_calls")
+    further = (*_FURTHER_SUMS, *(("own_calls", "own_cost") if _is_rolled_up(items) else ()))
+    rows: list[list[Any]] = [[*names, *sums, "currency", "cost", *further]]
     for item in items:
         counts = [item[name] for name in sums]
+        others = [item.get(name, 0) for name in _FURTHER_SUMS]
         for currency, amount in (item["cost"] or {"": ""}).items():
-            rows.append([*(item[name] for name in names), *counts, currency, amount])
+            own = [item["own"]["calls"] if counts[0] else 0, _amount(item["own"], currency)] if "own" in item else []
+            rows.append([*(item.get(name, "") for name in names), *counts, currency, amount, *others, *own])
             counts = [0] * len(sums)
+            others = [0] * len(others)
     return rows
+
+
+def _names(group_by: str, items: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    is_of_groups = any("group_id" in item for item in items)
+    return (*_NAMES[group_by], "group_id") if is_of_groups else _NAMES[group_by]
+
+
+def _is_rolled_up(items: Sequence[Mapping[str, Any]]) -> bool:
+    return any("own" in item for item in items)
+
+
+def _amount(totals: Mapping[str, Any], currency: str) -> str:
+    return str((totals["cost"] or {}).get(currency, ""))
+
+
+def _own_calls(item: Mapping[str, Any]) -> int:
+    calls: int = item["own"]["calls"]
+    return calls
+
+
+def _own_cost(item: Mapping[str, Any]) -> str:
+    return _cost(item["own"])
 
 
 def _cost(item: Mapping[str, Any]) -> str:
@@ -62,4 +96,4 @@ def _cost(item: Mapping[str, Any]) -> str:
 
 
 def _column(header: str, name: str) -> Column:
-    return Column(header, lambda item: item[name])
+    return Column(header, lambda item: item.get(name, ""))

@@ -3,10 +3,11 @@
 See docs/reference/usage-reports.md#statements.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from html import escape
+from itertools import chain
 from typing import Any
 
 from commands.csv_text import csv_text
@@ -16,6 +17,21 @@ _HEADERS = (
     *("slug", "price_valid_from", "currency", "calls", "uncached_input_tokens", "cached_input_tokens", "output_tokens"),
     *("input_per_million", "cached_input_per_million", "output_per_million", "per_call", "amount"),
 )
+_PRICED_APART = {
+    "cache_write_tokens": "cache_write_per_million",
+    "cache_write_1h_tokens": "cache_write_1h_per_million",
+    "audio_input_tokens": "audio_input_per_million",
+    "image_input_tokens": "image_input_per_million",
+    "audio_output_tokens": "audio_output_per_million",
+    "image_output_tokens": "image_output_per_million",
+    "server_tool_calls": "per_server_tool_call",
+}
+"""Parts of the input and of the output with prices of their own, and calls of tools, and those prices."""
+_FURTHER_HEADERS = (
+    *("service_tier", "multiplier", "long_context", "uncharged_calls", "reasoning_tokens"),
+    *chain.from_iterable(_PRICED_APART.items()),
+)
+"""The columns of what few calls have."""
 _STYLE = (
     "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;width:100%}"
     "th,td{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:right;overflow-wrap:anywhere}"
@@ -25,12 +41,16 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An entity's month. `lines`: those of the usage report. `is_final`: no event of the month can be added."""
+    """An entity's month. `lines`: those of the usage report. `is_final`: no event of the month can be added.
+
+    `with_groups_below`: the lines have the calls of all groups below, too.
+    """
 
     entity: str
     month: str
     lines: Sequence[Mapping[str, Any]]
     is_final: bool
+    with_groups_below: bool = False
 
     @property
     def totals(self) -> dict[str, Decimal]:
@@ -54,19 +74,21 @@ def statement_text(statement: Statement, form: str) -> str:
 
 def statement_csv(statement: Statement) -> str:
     """A row of headers, a row for each slug and price, and a row `TOTAL` for each currency."""
-    rows: list[Sequence[Any]] = [("entity", "month", "status", *_HEADERS)]
+    rows: list[Sequence[Any]] = [("entity", "month", "status", *_HEADERS, *_FURTHER_HEADERS)]
     first = (statement.entity, statement.month, statement.status)
-    rows += [(*first, *_cells(line)) for line in statement.lines]
+    rows += [(*first, *_cells(line), *_further_cells(line, _FURTHER_HEADERS)) for line in statement.lines]
     for currency, total in statement.totals.items():
         blank = ("",) * (len(_HEADERS) - 4)
-        rows.append((*first, "TOTAL", "", currency, *blank, rounded_text(currency, total)))
+        further = ("",) * len(_FURTHER_HEADERS)
+        rows.append((*first, "TOTAL", "", currency, *blank, rounded_text(currency, total), *further))
     return csv_text(rows)
 
 
 def statement_html(statement: Statement) -> str:
     """A printable page that loads nothing. Every text from outside is escaped."""
     title = f"Statement {escape(statement.month)}: {escape(statement.entity)}"
-    rows = [_row("td", _cells(line)) for line in statement.lines]
+    further = _headers_with_values(statement.lines)
+    rows = [_row("td", (*_cells(line), *_further_cells(line, further))) for line in statement.lines]
     totals = [
         f"<p><strong>Total: {escape(currency)} {rounded_text(currency, total)}</strong>"
         f" <span class=note>(exactly {amount_text(total)})</span></p>"
@@ -78,7 +100,7 @@ def statement_html(statement: Statement) -> str:
             f'<!doctype html><html lang=en><head><meta charset="utf-8"><title>{title}</title>',
             f"<style>{_STYLE}</style></head><body><h1>{title}</h1>",
             "<table>",
-            _row("th", [header.replace("_", " ") for header in _HEADERS]),
+            _row("th", [header.replace("_", " ") for header in (*_HEADERS, *further)]),
             *rows,
             "</table>",
             *totals,
@@ -90,6 +112,8 @@ def statement_html(statement: Statement) -> str:
 
 def _notes(statement: Statement) -> list[str]:
     notes = ["Prices are per million tokens and per call. Amounts are exact; each total is rounded once, half to even."]
+    if statement.with_groups_below:
+        notes.append("Calls of all groups below are included.")
     if statement.unpriced_calls:
         notes.append(f"{statement.unpriced_calls} calls have no price and are in no amount.")
     if not statement.is_final:
@@ -104,8 +128,38 @@ def _cells(line: Mapping[str, Any]) -> Sequence[Any]:
     counts = (line["calls"], line["input_tokens"] - cached, cached, line["output_tokens"])
     if price is None:
         return (line["slug"], "", "", *counts, "", "", "", "", "unpriced")
-    amounts = [price[name] for name in _HEADERS[7:11]]
+    unit_prices = _unit_prices(line)
+    amounts = [unit_prices[name] for name in _HEADERS[7:11]]
     return (line["slug"], price["valid_from"], price["currency"], *counts, *amounts, line["amount"])
+
+
+def _unit_prices(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The prices of a line, those of long context if it has them. A multiplier of its tier is not in them."""
+    price: Mapping[str, Any] = line["price"] or {}
+    if not line.get("long_context"):
+        return price
+    long_context: Mapping[str, Any] = price["long_context"]
+    input = dict.fromkeys(("audio_input_per_million", "image_input_per_million"), long_context["input_per_million"])
+    output = dict.fromkeys(("audio_output_per_million", "image_output_per_million"), long_context["output_per_million"])
+    writes = {"cache_write_1h_per_million": long_context["cache_write_per_million"]}
+    return {**price, **input, **output, **writes, **long_context}
+
+
+def _further_cells(line: Mapping[str, Any], headers: Iterable[str]) -> Sequence[Any]:
+    """The cells of these columns: figures that are 0 and prices of what a line has none of are empty."""
+    tier = line.get("service_tier", "")
+    cells = {name: line.get(name, "") for name in _FURTHER_HEADERS}
+    cells["long_context"] = "yes" if line.get("long_context") else ""
+    if tier:
+        cells["multiplier"] = line["price"]["service_tiers"][tier]["multiplier"]
+    unit_prices = _unit_prices(line)
+    cells |= {price: unit_prices.get(price, "") for name, price in _PRICED_APART.items() if name in line}
+    return [cells[name] for name in headers]
+
+
+def _headers_with_values(lines: Sequence[Mapping[str, Any]]) -> Sequence[str]:
+    rows = [_further_cells(line, _FURTHER_HEADERS) for line in lines]
+    return [name for place, name in enumerate(_FURTHER_HEADERS) if any(row[place] != "" for row in rows)]
 
 
 def _row(kind: str, cells: Sequence[Any]) -> str:

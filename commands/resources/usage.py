@@ -8,7 +8,7 @@ import click
 
 from commands.billing.all_statements import StatementFiles, write_all
 from commands.billing.months import StatementRequest
-from commands.billing.reports import GROUPINGS, columns_of, csv_rows, read_report
+from commands.billing.reports import GROUPINGS, ORDERS, columns_of, csv_rows, read_report
 from commands.billing.statement import Statement, statement_text
 from commands.connection import Client, Connection, over_api
 from commands.csv_text import csv_text
@@ -53,19 +53,25 @@ _COLUMNS = (
 @click.option("--end", help="Exclusive; by default as late as the events are final.")
 @click.option("--group-by", type=click.Choice(GROUPINGS), default="day", show_default=True)
 @click.option("--entity", help="Only of the group with this external id.")
+@click.option("--with-groups-below", is_flag=True, help="Sum each group with all below it.")
+@click.option("--order-by", type=click.Choice(ORDERS), help="The largest sum first; by default in the order of names.")
+@click.option("--order", type=click.Choice(["desc", "asc"]), help="Of --order-by; by default desc.")
+@click.option("--currency", help="Of --order-by cost, if costs are in several.")
 @click.option("--format", "form", type=click.Choice(["table", "csv"]), default="table", show_default=True)
 @over_api
 def report(connection: Connection, start: str, end: str | None, group_by: str, **flags: Any) -> None:
     """Print sums of calls, tokens and exact costs over a window of at most 92 days."""
     query = {"start": time_from(start, "--start"), "group_by": group_by, "external_entity_id": flags["entity"]}
     query["end"] = None if end is None else time_from(end, "--end")
+    query |= {name: flags[name] for name in ("order_by", "order", "currency")}
+    query["rollup"] = "true" if flags["with_groups_below"] else None
     answer = connection.run(lambda client: read_report(client, **query))
     if connection.as_json:
         click.echo(json_text(answer))
     elif flags["form"] == "csv":
         click.echo(csv_text(csv_rows(group_by, answer["items"])), nl=False)
     else:
-        click.echo(table(columns_of(group_by), answer["items"]))
+        click.echo(table(columns_of(group_by, answer["items"]), answer["items"]))
         window = answer["window"]
         click.echo(f"Final from {window['start_time']} to {window['end_time']}.", err=True)
 
@@ -77,6 +83,7 @@ def report(connection: Connection, start: str, end: str | None, group_by: str, *
 @click.option("--format", "form", type=click.Choice(["csv", "html"]), default="csv", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="By default standard output.")
 @click.option("--draft", is_flag=True, help="Also for a month that is not over.")
+@click.option("--with-groups-below", is_flag=True, help="With the calls of all groups below.")
 @over_api
 def statement(connection: Connection, month: str, entity: str | None, of_all: bool, **flags: Any) -> None:
     """Print an entity's monthly statement: each slug and price, exact amounts, a total for each currency.
@@ -84,7 +91,7 @@ def statement(connection: Connection, month: str, entity: str | None, of_all: bo
     With --all: a file for each entity, and index.csv that names them. Run it again to complete them.
     """
     try:
-        request = StatementRequest.of(month, flags["form"], flags["draft"])
+        request = StatementRequest.of(month, flags["form"], flags["draft"], flags["with_groups_below"])
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--month") from None
     if of_all == (entity is not None):
@@ -106,7 +113,7 @@ def _state_one(connection: Connection, request: StatementRequest, entity: str, o
 
     answer, is_final = connection.run(read)
     lines = [line for item in answer["items"] for line in item["lines"]]
-    statement_of = Statement(entity, request.month, lines, is_final)
+    statement_of = Statement(entity, request.month, lines, is_final, request.with_groups_below)
     if connection.as_json:
         click.echo(json_text(answer))
         return

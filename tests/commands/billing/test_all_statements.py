@@ -99,6 +99,28 @@ async def test_nothing_is_written_before_the_month_is_final_or_over_another_mont
     assert files(tmp_path) == before
 
 
+WITH_GROUPS_BELOW = StatementRequest.of("2026-11", "csv", False, with_groups_below=True)
+
+
+async def test_groups_that_shared_an_external_id_have_files_of_their_own(
+    directory: StatementDirectory, tmp_path: Path
+) -> None:
+    """One of them is deleted. The external id of a third is no longer known."""
+    names = [{"external_entity_id": "c", "group_id": "grp_1"}, {"external_entity_id": "c", "group_id": "grp_2"}]
+    items = [name | {"lines": [line("0.004")]} for name in (*names, {"group_id": "grp_3"})]
+    pagination = {"has_more": False, "cursor": None}
+    window = {"start_time": NOVEMBER.start, "end_time": NOVEMBER.end}
+    answer = {"items": items, "pagination": pagination, "window": window}
+    fake = FakeApi({"GET /v1/gateway/usage_report": lambda _body, _query: answer})
+    await write_all(fake, WITH_GROUPS_BELOW, directory, lambda _: None)
+    assert fake.requests[0][3]["rollup"] == "true"
+    index = list(csv.DictReader(io.StringIO(files(tmp_path)["index.csv"])))
+    assert [(row["entity"], row["group_id"]) for row in index] == [("c", "grp_1"), ("c", "grp_2"), ("", "grp_3")]
+    assert len({row["file"] for row in index}) == 3
+    with pytest.raises(ManagementError, match="other statements"):
+        await write_all(api(), NOVEMBER, directory, lambda _: None)
+
+
 def test_a_directory_is_used_by_one_command_at_a_time(directory: StatementDirectory, tmp_path: Path) -> None:
     with pytest.raises(ManagementError, match="another command"), opened_directory(tmp_path / "made" / "here"):
         pass
