@@ -11,7 +11,7 @@ from policy.limits.kinds import Unit
 
 BAR_CELLS = 20
 Group = Mapping[str, Any]
-"""A group as the API shows it, with `usage`: None if it is not known."""
+"""A group as the API shows it, with `usage`: None if it is not known. `today`: its item of the usage report, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def has_usage_limit(group: Group) -> bool:
 
 
 def tree_text(roots: Sequence[GroupNode]) -> str:
-    """A line per group, below it a line per slug, and a line per usage limit with a bar of what is used."""
+    """A line per group, below it its calls and costs, a line per slug, and one per usage limit with a bar."""
     return "\n".join(line for root in roots for line in _lines(root, "", ""))
 
 
@@ -63,6 +63,8 @@ def _lines(node: GroupNode, first: str, rest: str) -> Iterator[str]:
     group = node.group
     yield first + _head(group)
     inner = rest + ("│ " if node.children else "  ")
+    if "today" in group:
+        yield f"{inner}  {_today(group['today'], is_alone=not node.children)}"
     for line in _model_lines(group):
         yield f"{inner}  {line}"
     for place, child in enumerate(node.children):
@@ -74,6 +76,21 @@ def _head(group: Group) -> str:
     name = group["metadata"]["name"]
     words = [cell_text(_external_id(group)), *([cell_text(name)] if name else []), group["id"]]
     return "  ".join(words) + ("  CASCADING" if group["hierarchy"]["limit_enforcement"] == "CASCADING" else "")
+
+
+def _today(item: Mapping[str, Any] | None, is_alone: bool) -> str:
+    """The calls and costs of the day. A group that has, and had, none below it has its own alone."""
+    if item is None:
+        return "no calls today"
+    if is_alone and item["own"]["calls"] == item["calls"]:
+        return f"{_calls(item)} today"
+    return f"{_calls(item['own'])} today, with groups below {_calls(item)}"
+
+
+def _calls(totals: Mapping[str, Any]) -> str:
+    costs = [f"{amount} {currency}" for currency, amount in (totals["cost"] or {}).items()]
+    unpriced = [f"{totals['unpriced_calls']} of them unpriced"] if totals["unpriced_calls"] else []
+    return ", ".join([f"{totals['calls']} calls", *costs, *unpriced])
 
 
 def _model_lines(group: Group) -> Iterator[str]:

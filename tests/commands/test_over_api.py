@@ -306,11 +306,18 @@ def pages_of_groups(api: FakeApi, *items: dict[str, Any]) -> None:
 
 def test_groups_tree_asks_once_a_page_and_tells_how_many_it_has_read(api: FakeApi) -> None:
     pages_of_groups(api, *(group_item(n, usage=[]) for n in range(5)))
+    own = {"calls": 2, "cost": {"EUR": "0.10"}, "unpriced_calls": 0}
+    api.answers["GET /v1/gateway/usage_report"] = page({"group_id": "grp_1", **own, "own": own})
     result = run("groups", "tree")
-    assert result.stdout.splitlines() == [f"g{n}  grp_{n}" for n in range(5)]
+    calls = {1: "    2 calls, 0.10 EUR today"}
+    drawn = [(f"g{n}  grp_{n}", calls.get(n, "    no calls today")) for n in range(5)]
+    assert result.stdout.splitlines() == [line for lines in drawn for line in lines]
     assert result.stderr.splitlines() == ["2 groups read", "4 groups read"]
     first = {"limit": 1000, "effective_models": "false", "usage": "true"}
-    assert [query for *_, query in api.requests] == [first, {"cursor": "2"}, {"cursor": "4"}]
+    *groups, report = [query for *_, query in api.requests]
+    assert groups == [first, {"cursor": "2"}, {"cursor": "4"}]
+    assert (report["group_by"], report["rollup"]) == ("entity", "true")
+    assert report["start"].endswith("T00:00:00.000Z")
 
 
 def test_groups_tree_of_a_group_asks_for_it_and_those_below_it(api: FakeApi) -> None:
@@ -330,7 +337,9 @@ def test_groups_tree_says_whose_usage_is_not_known_while_redis_is_away(api: Fake
         return page(group_item(1), group_item(2, effective_models=daily))
 
     api.answers["GET /v1/gateway/groups"] = answer
-    assert done("groups", "tree").splitlines() == ["g1  grp_1", "g2  grp_2", "    usage is not known"]
+    api.answers["GET /v1/gateway/usage_report"] = page()
+    lines = [line for line in done("groups", "tree").splitlines() if "today" not in line]
+    assert lines == ["g1  grp_1", "g2  grp_2", "    usage is not known"]
 
 
 def test_export_tells_how_many_groups_it_has_read(api: FakeApi) -> None:

@@ -49,6 +49,27 @@ def test_tree_shows_limits_and_usage_of_each_group() -> None:
     ]
 
 
+def totals(calls: int, **cost: str) -> dict[str, Any]:
+    return {"calls": calls, "cost": cost or None, "unpriced_calls": 0 if cost else calls}
+
+
+def test_tree_shows_own_calls_and_those_with_groups_below() -> None:
+    whole = totals(5, EUR="1.50", USD="0.25") | {"own": totals(2, EUR="0.50")}
+    groups = [
+        group("root", today=whole),
+        group("kid", "root", today=totals(3) | {"own": totals(3)}),
+        group("idle", "root", today=None),
+        group("gone-below", today=totals(3, EUR="1.00") | {"own": totals(0)}),
+    ]
+    assert [line for line in tree_text(roots_of(groups)).splitlines() if "today" in line] == [
+        "    0 calls today, with groups below 3 calls, 1.00 EUR",
+        "│   2 calls, 0.50 EUR today, with groups below 5 calls, 1.50 EUR, 0.25 USD",
+        "│      no calls today",
+        "       3 calls, 3 of them unpriced today",
+    ]
+    assert tree_json(roots_of(groups))[1]["today"] == whole
+
+
 def test_tree_as_json_nests_the_groups_as_the_api_shows_them() -> None:
     _alone, root = tree_json(roots_of(GROUPS))
     assert (root["id"], root["usage"]) == ("grp_root", [USED])
