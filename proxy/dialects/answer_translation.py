@@ -27,6 +27,7 @@ from proxy.dialects.finish import FinishingReader, NothingHeld, Role, tells_usag
 from proxy.dialects.middle.answer import (
     Answer,
     AnswerEvent,
+    DetailsSeen,
     Failed,
     ReasoningDelta,
     RefusalDelta,
@@ -153,6 +154,7 @@ class TranslatingStreamReader(FinishingReader):
         last = self._piece(rest, sse.FRAME if self._scanner is None else sse.TAIL) if rest else b""
         last += self._end_frames + self._written(self._reader.finished())
         self._end_frames = b""
+        self._answer.write([DetailsSeen(self._meter.details)])
         ending = self._answer.end(self._meter.tokens)
         left_out = self._reader.left_out.names + self._context.left_out.names
         if not self.streams:
@@ -347,6 +349,7 @@ class TranslatingBodyReader(NothingHeld):
             raise UpstreamResetError("the answer's tool calls are too much to be translated")
         try:
             middle = self._target.read_answer(answer)
+            middle.details = self._meter.details
             failure = failure_of(middle.stop)
             if failure is not None:
                 self.failed = True

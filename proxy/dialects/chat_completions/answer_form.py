@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import Details, Tokens
 from proxy.dialects.middle.answer import (
     CONTEXT_FULL,
     END,
@@ -17,7 +17,6 @@ from proxy.dialects.middle.answer import (
     STOP_SEQUENCE,
     TOOL_CALLS,
     Stop,
-    UsageDetails,
 )
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import Tool
@@ -44,17 +43,26 @@ def finish_reason(stop: Stop, *, has_refusal: bool) -> str:
     return "stop" if has_refusal else _FINISH_REASONS.get(stop.reason, "stop")
 
 
-def written_usage(tokens: Tokens, details: UsageDetails) -> Json:
-    prompt_details = {"cached_tokens": tokens.cached_input}
-    if details.cache_write_tokens:
-        prompt_details["cache_write_tokens"] = details.cache_write_tokens
+def written_usage(tokens: Tokens, details: Details) -> Json:
+    """The usage. Of the details, the usual ones always; others if there are any."""
+    others = {"cache_write_tokens": details.cache_write, **_media(details.audio_input, details.image_input)}
+    prompt_details = {"cached_tokens": tokens.cached_input} | _above_zero(others)
+    media = _media(details.audio_output, details.image_output)
     return {
         "prompt_tokens": tokens.input,
         "completion_tokens": tokens.output,
         "total_tokens": tokens.total,
         "prompt_tokens_details": prompt_details,
-        "completion_tokens_details": {"reasoning_tokens": details.reasoning_tokens},
+        "completion_tokens_details": {"reasoning_tokens": details.reasoning} | _above_zero(media),
     }
+
+
+def _media(audio: int, image: int) -> dict[str, int]:
+    return {"audio_tokens": audio, "image_tokens": image}
+
+
+def _above_zero(figures: dict[str, int]) -> dict[str, int]:
+    return {name: figure for name, figure in figures.items() if figure}
 
 
 def custom_names(tools: Iterable[Tool]) -> frozenset[str]:

@@ -8,7 +8,7 @@ from hashlib import sha256
 import orjson
 
 from proxy.dialects.chat_completions.reasoning import answered_reasoning
-from proxy.dialects.middle.answer import BROKEN, END, REFUSED, STOP_SEQUENCE, Answer, Stop, UsageDetails
+from proxy.dialects.middle.answer import BROKEN, END, REFUSED, STOP_SEQUENCE, Answer, Stop
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.reading import Json
@@ -45,7 +45,6 @@ def read_answer(completion: Json) -> Answer:
         parts=parts,
         stop=read_stop(choice, parts, is_refused=any(isinstance(part, Refusal) for part in parts)),
         logprobs=objects_in(object_in(choice, "logprobs"), "content") or None,
-        details=read_details(object_in(completion, "usage")),
         left_out=left_out,
     )
 
@@ -120,15 +119,3 @@ def read_stop(choice: Json, parts: list[AnswerPart], *, is_refused: bool) -> Sto
         return Stop(REFUSED)
     matched = text_in(choice, "stop_reason")
     return stop_of(STOP_SEQUENCE, matched, parts) if matched and stop == Stop(END) else stop
-
-
-def read_details(usage: Json) -> UsageDetails:
-    """Read the figures of the usage that are shown besides the billed ones."""
-    return UsageDetails(
-        reasoning_tokens=_count(object_in(usage, "completion_tokens_details"), "reasoning_tokens"),
-        cache_write_tokens=_count(object_in(usage, "prompt_tokens_details"), "cache_write_tokens"),
-    )
-
-
-def _count(details: Json, name: str) -> int:
-    return max(0, integer_in(details, name) or 0)

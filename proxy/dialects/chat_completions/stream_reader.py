@@ -9,7 +9,6 @@ from proxy.dialects.chat_completions.answer_reader import (
     content_text,
     note_other_members,
     note_unread_members,
-    read_details,
     read_stop,
 )
 from proxy.dialects.chat_completions.call_deltas import CallDeltas
@@ -18,7 +17,6 @@ from proxy.dialects.failures import SERVER_FAULT, message_instead
 from proxy.dialects.middle.answer import (
     BROKEN,
     AnswerEvent,
-    DetailsSeen,
     Failed,
     ReasoningDelta,
     ReasoningEnded,
@@ -26,7 +24,6 @@ from proxy.dialects.middle.answer import (
     Started,
     Stopped,
     TextDelta,
-    UsageDetails,
 )
 from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
@@ -43,7 +40,7 @@ class ChatStreamReader:
     """Reads the first choice of one answer."""
 
     __slots__ = (
-        *("_block", "_budget", "_calls", "_details", "_finish", "_has_begun", "_id", "_instead", "_is_refused"),
+        *("_block", "_budget", "_calls", "_finish", "_has_begun", "_id", "_instead", "_is_refused"),
         *("_stopped", "left_out"),
     )
 
@@ -52,7 +49,6 @@ class ChatStreamReader:
         self._calls = CallDeltas(self._budget)
         self._block: _ReasoningBlock | None = None
         """The open block of reasoning."""
-        self._details = UsageDetails()
         self._finish: Json = {}
         """The latest choice that told a finish. Output may follow it: some servers tell it beside every text."""
         self._id = ""
@@ -81,10 +77,8 @@ class ChatStreamReader:
             if choice.get("finish_reason"):
                 self._read_finish(choice, events)
                 note_other_members(chunk, self.left_out)
-        if chunk.get("usage"):
-            if choice is None:
-                events += self.finished()
-            self._read_usage(object_in(chunk, "usage"), events)
+        if chunk.get("usage") and choice is None:
+            events += self.finished()
         return events
 
     def done_received(self) -> list[AnswerEvent]:
@@ -162,12 +156,6 @@ class ChatStreamReader:
         self._end_block(events)
         events += self._calls.finish()
         events.append(Stopped(read_stop(choice, self._calls.call_parts(), is_refused=self._is_refused)))
-
-    def _read_usage(self, usage: Json, events: list[AnswerEvent]) -> None:
-        details = read_details(usage)
-        if details != self._details:
-            self._details = details
-            events.append(DetailsSeen(details))
 
 
 class _ReasoningBlock:

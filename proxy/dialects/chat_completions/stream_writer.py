@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Tokens
 from proxy.dialects.chat_completions.answer_form import (
     answer_id,
     custom_input,
@@ -30,7 +30,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.gathering import Budget, Gathered
@@ -57,7 +56,7 @@ class ChatStreamWriter:
 
         None if the target has custom tools, or once they were written.
         """
-        self._details = UsageDetails()
+        self._details = NO_DETAILS
         self._detail_count = 0
         self._has_reasoned = False
         self._has_refused = False

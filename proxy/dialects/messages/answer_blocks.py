@@ -3,7 +3,7 @@
 Pure.
 """
 
-from policy.billing import Tokens
+from policy.billing import Details, Tokens
 from policy.endpoints import CHAT_COMPLETIONS, MESSAGES
 from proxy.dialects.messages.tool_ids import accepted_id
 from proxy.dialects.middle.answer import (
@@ -16,7 +16,6 @@ from proxy.dialects.middle.answer import (
     TOOL_CALLS,
     Json,
     Stop,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import Reasoning, Request
@@ -90,7 +89,7 @@ def stop_members(stop: Stop, refusal: str, sequences: list[str]) -> Json:
     return members
 
 
-def usage_of(tokens: Tokens | None, details: UsageDetails, context: AnswerContext) -> Json:
+def usage_of(tokens: Tokens | None, details: Details, context: AnswerContext) -> Json:
     """Return the usage of a complete answer.
 
     A caller that asked for a thread is told that another model wrote the answer. By the vendor's rule no thread has it
@@ -103,16 +102,21 @@ def usage_of(tokens: Tokens | None, details: UsageDetails, context: AnswerContex
     return usage | {"iterations": [figures | {"type": "fallback_message", "model": context.slug}]}
 
 
-def usage_member(tokens: Tokens | None, details: UsageDetails) -> Json:
+def usage_member(tokens: Tokens | None, details: Details) -> Json:
     """Return the usage. `input_tokens` excludes what caches gave and took."""
     figures = tokens or Tokens()
-    cache_write = min(details.cache_write_tokens, figures.input - figures.cached_input)
+    cache_write = min(details.cache_write, figures.input - figures.cached_input)
     usage: Json = {
         "input_tokens": figures.input - figures.cached_input - cache_write,
         "cache_creation_input_tokens": cache_write,
         "cache_read_input_tokens": figures.cached_input,
         "output_tokens": figures.output,
     }
-    if details.reasoning_tokens:
-        usage["output_tokens_details"] = {"thinking_tokens": details.reasoning_tokens}
+    if long := min(details.cache_write_1h, cache_write):
+        usage["cache_creation"] = {
+            "ephemeral_5m_input_tokens": cache_write - long,
+            "ephemeral_1h_input_tokens": long,
+        }
+    if details.reasoning:
+        usage["output_tokens_details"] = {"thinking_tokens": details.reasoning}
     return usage

@@ -6,8 +6,8 @@ Pure. Lenient: what a vendor leaves out counts as absent.
 import orjson
 
 from policy.endpoints import MESSAGES
-from proxy.dialects.middle.answer import Answer, Json, UsageDetails
-from proxy.dialects.middle.answer_reading import integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.answer import Answer, Json
+from proxy.dialects.middle.answer_reading import object_in, objects_in, text_in
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_with
@@ -25,7 +25,7 @@ def read_answer(body: Json) -> Answer:
     if (refusal := refusal_in(body)) is not None:
         parts.append(refusal)
     stop = stop_with(text_in(body, "stop_reason"), parts, text_in(body, "stop_sequence") or None)
-    return Answer(text_in(body, "id"), 0, parts, stop, details=details_in(body, UsageDetails()), left_out=left_out)
+    return Answer(text_in(body, "id"), 0, parts, stop, left_out=left_out)
 
 
 def note_unread(block: Json, number: int, left_out: LeftOut) -> None:
@@ -35,17 +35,6 @@ def note_unread(block: Json, number: int, left_out: LeftOut) -> None:
         left_out.add(f"content.{number}", kind or "unknown")
     elif kind == "text" and block.get("citations"):
         left_out.add(f"content.{number}.citations")
-
-
-def details_in(holder: Json, earlier: UsageDetails) -> UsageDetails:
-    """Read the details of the usage in a body or an event; `earlier` ones hold where it does not repeat them."""
-    usage = object_in(holder, "usage")
-    cache_write = integer_in(usage, "cache_creation_input_tokens")
-    thought = integer_in(object_in(usage, "output_tokens_details"), "thinking_tokens")
-    return UsageDetails(
-        earlier.reasoning_tokens if thought is None else thought,
-        earlier.cache_write_tokens if cache_write is None else cache_write,
-    )
 
 
 def refusal_in(holder: Json) -> Refusal | None:

@@ -9,7 +9,6 @@ import orjson
 
 from proxy.dialects.failures import failure_details
 from proxy.dialects.messages.answer_reader import (
-    details_in,
     note_unread,
     redacted_of,
     refusal_in,
@@ -17,7 +16,6 @@ from proxy.dialects.messages.answer_reader import (
 )
 from proxy.dialects.middle.answer import (
     AnswerEvent,
-    DetailsSeen,
     Failed,
     Json,
     PartEnded,
@@ -29,7 +27,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.answer_reading import integer_in, object_in, text_in
 from proxy.dialects.middle.gathering import Budget, Gathered
@@ -48,7 +45,6 @@ class MessagesStreamReader:
         "_call_is_open",
         "_calls",
         "_deltas",
-        "_details",
         "_readers",
         "_reason",
         "_sequence",
@@ -68,7 +64,6 @@ class MessagesStreamReader:
         self._thinking: Gathered | None = None
         """The text of the open block of thinking."""
         self._signature = Gathered(self._budget)
-        self._details = UsageDetails()
         self._reason = ""
         self._sequence: str | None = None
         self.left_out = LeftOut()
@@ -103,7 +98,6 @@ class MessagesStreamReader:
 
     def _start(self, event: Json) -> list[AnswerEvent]:
         message = object_in(event, "message")
-        self._details = details_in(message, self._details)
         return [Started(text_in(message, "id"))]
 
     def _block(self, event: Json) -> list[AnswerEvent]:
@@ -186,10 +180,8 @@ class MessagesStreamReader:
         if reason:
             self._reason = reason
             self._sequence = text_in(delta, "stop_sequence") or None
-        self._details = details_in(event, self._details)
-        events: list[AnswerEvent] = [DetailsSeen(self._details)]
         refusal = refusal_in(delta)
-        return events if refusal is None else [*events, RefusalDelta(refusal.text)]
+        return [] if refusal is None else [RefusalDelta(refusal.text)]
 
     def _stopped(self, event: Json) -> list[AnswerEvent]:
         parts: list[AnswerPart] = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Tokens
 from proxy.dialects.messages.answer_blocks import (
     call_id,
     extra_block,
@@ -34,7 +34,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.gathering import Budget, Gathered
@@ -75,7 +74,7 @@ class MessagesStreamWriter:
         self._prefix = b""
         """A delta of the open block, up to its text."""
         self._calls = 0
-        self._details = UsageDetails()
+        self._details = NO_DETAILS
         self._stop: Stop | None = None
         shows_reasoning = tells_reasoning(context.request)
         self._writers: dict[type[Any], Callable[[Any], bytes]] = {
@@ -127,7 +126,7 @@ class MessagesStreamWriter:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": usage_member(None, UsageDetails()),
+            "usage": usage_member(None, NO_DETAILS),
         }
         return _frame({"type": "message_start", "message": message})
 

@@ -7,6 +7,7 @@ holds that for each recorded answer, cut anywhere.
 from dataclasses import dataclass, field
 from typing import Any
 
+from policy.billing import NO_DETAILS, Details
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning
 
@@ -36,14 +37,6 @@ class Stop:
 
 
 @dataclass(slots=True)
-class UsageDetails:
-    """Parts of the usage that are shown to callers and never billed by themselves."""
-
-    reasoning_tokens: int = 0
-    cache_write_tokens: int = 0
-
-
-@dataclass(slots=True)
 class Answer:
     """A whole answer. Of several choices, the first."""
 
@@ -54,7 +47,8 @@ class Answer:
     stop: Stop
     logprobs: list[Json] | None = None
     """One object per token of the text: `token`, `logprob`, `bytes`, `top_logprobs`, as in Chat Completions."""
-    details: UsageDetails = field(default_factory=UsageDetails)
+    details: Details = NO_DETAILS
+    """The details of the usage, as the meter reads them."""
     left_out: LeftOut = field(default_factory=LeftOut, compare=False)
     """The parts of an answer that the values above cannot hold."""
 
@@ -113,7 +107,9 @@ class PartEnded:
 
 @dataclass(slots=True)
 class DetailsSeen:
-    details: UsageDetails
+    """The details of the usage, as the meter reads them: no dialect's reader sends it."""
+
+    details: Details
 
 
 @dataclass(slots=True)

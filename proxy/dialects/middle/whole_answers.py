@@ -5,7 +5,7 @@ Pure. For servers that stream to a caller who did not ask for a stream, and for 
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Tokens
 from proxy.dialects.middle.answer import (
     Answer,
     AnswerEvent,
@@ -20,7 +20,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.gathering import Budget, Gathered
@@ -83,7 +82,7 @@ class GatheredAnswer:
         self._opening = Started("")
         self._stopped: Stopped | None = None
         self._failure: Failed | None = None
-        self._details = UsageDetails()
+        self._details = NO_DETAILS
         self._logprobs: list[Json] = []
         self.unknown_stop = ""
 

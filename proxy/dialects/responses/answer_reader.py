@@ -6,8 +6,8 @@ Pure. Lenient: output items of types that the middle does not know are skipped.
 from collections.abc import Callable
 
 from policy.endpoints import RESPONSES
-from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Stop, UsageDetails
-from proxy.dialects.middle.answer_reading import Json, integer_in, object_in, objects_in, text_in
+from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, Stop
+from proxy.dialects.middle.answer_reading import Json, object_in, objects_in, text_in
 from proxy.dialects.middle.left_out import LeftOut
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of, stop_with
@@ -30,7 +30,6 @@ def read_answer(body: Json) -> Answer:
         parts=parts,
         stop=response_stop(body, parts),
         logprobs=logprobs or None,
-        details=usage_details(body),
         left_out=left_out,
     )
 
@@ -66,14 +65,6 @@ def response_stop(response: Json, parts: list[AnswerPart]) -> Stop:
     if status == "incomplete":
         return stop_with(text_in(object_in(response, "incomplete_details"), "reason"), parts, otherwise=MAX_TOKENS)
     return stop_of(REFUSED if any(isinstance(part, Refusal) for part in parts) else END, None, parts)
-
-
-def usage_details(response: Json) -> UsageDetails:
-    usage = object_in(response, "usage")
-    return UsageDetails(
-        reasoning_tokens=integer_in(object_in(usage, "output_tokens_details"), "reasoning_tokens") or 0,
-        cache_write_tokens=integer_in(object_in(usage, "input_tokens_details"), "cache_write_tokens") or 0,
-    )
 
 
 def created_s(response: Json) -> int:

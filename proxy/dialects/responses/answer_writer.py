@@ -5,8 +5,8 @@ Pure. `store` is false in every answer, whatever was requested.
 
 from itertools import groupby
 
-from policy.billing import Tokens
-from proxy.dialects.middle.answer import CONTEXT_FULL, MAX_TOKENS, REFUSED, Answer, UsageDetails
+from policy.billing import Details, Tokens
+from proxy.dialects.middle.answer import CONTEXT_FULL, MAX_TOKENS, REFUSED, Answer
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.reading import Json
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
@@ -96,7 +96,7 @@ def ended_members(reason: str, output: list[Json], usage: Json | None) -> Json:
     }
 
 
-def usage(tokens: Tokens | None, details: UsageDetails) -> Json | None:
+def usage(tokens: Tokens | None, details: Details) -> Json | None:
     """The usage; None if none was reported."""
     if tokens is None:
         return None
@@ -104,10 +104,10 @@ def usage(tokens: Tokens | None, details: UsageDetails) -> Json | None:
         "input_tokens": tokens.input,
         "input_tokens_details": {
             "cached_tokens": tokens.cached_input,
-            "cache_write_tokens": details.cache_write_tokens,
+            "cache_write_tokens": details.cache_write,
         },
         "output_tokens": tokens.output,
-        "output_tokens_details": {"reasoning_tokens": details.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": details.reasoning},
         "total_tokens": tokens.total,
     }
 

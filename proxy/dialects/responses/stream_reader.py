@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from proxy.dialects.failures import failure_details
 from proxy.dialects.middle.answer import (
     AnswerEvent,
-    DetailsSeen,
     Failed,
     PartEnded,
     ReasoningDelta,
@@ -33,7 +32,6 @@ from proxy.dialects.responses.answer_reader import (
     note_unread,
     reasoning_of,
     response_stop,
-    usage_details,
 )
 
 _CALLS = frozenset(("function_call", "custom_tool_call"))
@@ -250,7 +248,7 @@ class ResponsesStreamReader:
             for each in self._item_done({"output_index": place, "item": item})
         ]
         parts = [part for item in output for part in item_parts(item)] or self._parts
-        return [*opening, *rest, DetailsSeen(usage_details(response)), Stopped(response_stop(response, parts))]
+        return [*opening, *rest, Stopped(response_stop(response, parts))]
 
     def _untold(self, output: list[Json]) -> Iterator[tuple[int, Json]]:
         """The items of a whole answer that no event before told, with their places.

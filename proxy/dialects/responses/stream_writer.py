@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from policy.billing import Tokens
+from policy.billing import NO_DETAILS, Tokens
 from proxy.dialects.middle.answer import (
     AnswerEvent,
     DetailsSeen,
@@ -22,7 +22,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.gathering import Budget
@@ -81,7 +80,7 @@ class ResponsesStreamWriter:
         self._refused = False
         self._shows_summaries = shows_summaries(context.request)
         self._stop = ""
-        self._details = UsageDetails()
+        self._details = NO_DETAILS
 
     def write(self, events: list[AnswerEvent]) -> bytes:
         for event in self._order.feed(events):

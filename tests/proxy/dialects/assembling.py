@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from policy.billing import NO_DETAILS
 from proxy.dialects.middle.answer import (
     Answer,
     AnswerEvent,
@@ -16,7 +17,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Text, ToolCall
 
@@ -34,7 +34,7 @@ def assembled(events: Iterable[AnswerEvent]) -> Answer:
     is_open = False
     start: Started | None = None
     stopped: Stopped | None = None
-    details = UsageDetails()
+    details = NO_DETAILS
     logprobs: list[dict[str, object]] = []
     for event in events:
         assert stopped is None or isinstance(event, DetailsSeen)

@@ -52,6 +52,15 @@ RESPONSES_REPORT = {
 RESPONSES_DETAILS = Details(cache_write=30, reasoning=94, server_tool_calls=1, service_tier="flex")
 BILLED = Tokens(input=100, output=103, cached_input=20)
 
+TOLD = {
+    CHAT_COMPLETIONS: Seen(text="Hello there", has=(b'"cache_write_tokens":30', b'"reasoning_tokens":94')),
+    MESSAGES: Seen(text="Hello there", has=(b'"cache_creation_input_tokens":30', b'"thinking_tokens":94')),
+    RESPONSES: Seen(text="Hello there", has=(b'"cache_write_tokens":30', b'"reasoning_tokens":94')),
+}
+"""An answer with these details, in each caller's words."""
+TOLD_IN_A_STREAM = TOLD | {CHAT_COMPLETIONS: TEXT}
+"""The same in a stream. A caller of Chat Completions that does not ask for the usage gets none."""
+
 
 def chat_events() -> list[Json | str]:
     return [*chat_text("Hello", " there"), chat_usage(usage=CHAT_REPORT, service_tier="priority"), "[DONE]"]
@@ -110,7 +119,7 @@ def _wholes() -> Iterator[Oddity]:
             spoken=dialect,
             sends=sends(orjson.dumps(answer), label=JSON),
             stream=False,
-            views=TEXT,
+            views=TOLD,
             billed=BILLED,
             details=details,
         )
@@ -119,7 +128,7 @@ def _wholes() -> Iterator[Oddity]:
             spoken=dialect,
             sends=sends(orjson.dumps(answer)[:-1] + b',"x":NaN}', label=JSON),
             stream=False,
-            views=TEXT,
+            views=TOLD,
             billed=BILLED,
             details=details,
         )
@@ -130,7 +139,7 @@ ROWS = (
     Oddity(
         name="Chat: details of a stream, reasoning beside the output",
         sends=sends(frames(*chat_events())),
-        views=TEXT,
+        views=TOLD_IN_A_STREAM,
         billed=BILLED,
         details=CHAT_DETAILS,
     ),
@@ -172,7 +181,7 @@ ROWS = (
         name="Messages: details of a stream",
         spoken=MESSAGES,
         sends=sends(frames(*message_events())),
-        views=TEXT,
+        views=TOLD_IN_A_STREAM,
         billed=BILLED,
         details=MESSAGES_DETAILS,
     ),
@@ -189,7 +198,7 @@ ROWS = (
         name="Responses: details of a stream",
         spoken=RESPONSES,
         sends=sends(frames(*response_events([SEARCH, OPENING], told_at_the_end=True))),
-        views=TEXT,
+        views=TOLD_IN_A_STREAM,
         billed=BILLED,
         details=RESPONSES_DETAILS,
     ),
@@ -197,7 +206,7 @@ ROWS = (
         name="Responses: the last event repeats none of the calls of tools",
         spoken=RESPONSES,
         sends=sends(frames(*response_events([SEARCH, OPENING], told_at_the_end=False))),
-        views=TEXT,
+        views=TOLD_IN_A_STREAM,
         billed=BILLED,
         details=RESPONSES_DETAILS,
     ),

@@ -2,8 +2,8 @@
 
 from hypothesis import strategies as st
 
-from policy.billing import Tokens
-from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer, UsageDetails
+from policy.billing import Details, Tokens
+from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, Answer
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Request, Text, ToolCall
 from proxy.dialects.middle.stops import stop_of
@@ -46,7 +46,7 @@ def answers(draw: st.DrawFn) -> Answer:
         extra = draw(st.none() | st.just({"google": {"thought_signature": "c2ln"}}))
         parts.append(ToolCall(f"c{number}", draw(NAMES), draw(ARGUMENTS), draw(st.booleans()) and not extra, extra))
     stop = stop_of(REFUSED if is_refusal else draw(st.sampled_from([END, MAX_TOKENS])), None, parts)
-    details = UsageDetails(draw(st.integers(0, 5)), draw(st.integers(0, 5)))
+    details = Details(reasoning=draw(st.integers(0, 5)), cache_write=draw(st.integers(0, 5)))
     return Answer("chatcmpl-1", draw(st.integers(1, 9)), parts, stop, None, details)
 
 

@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 
 from proxy.dialects.chat_completions.answer_reader import read_answer
-from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, STOP_SEQUENCE, TOOL_CALLS, Stop, UsageDetails
+from proxy.dialects.middle.answer import END, MAX_TOKENS, REFUSED, STOP_SEQUENCE, TOOL_CALLS, Stop
 from proxy.dialects.middle.request import Reasoning, Refusal, Text, ToolCall
 from tests.proxy.dialects.chat_completions.recorded import LOGPROB, OSLO, RECORDED, TWO_CALLS, call, whole
 
 CHAT = "chat_completions"
 
 
-def test_text_is_read_with_its_usage_details() -> None:
+def test_text_is_read_with_its_logprobs() -> None:
     answer = read_answer(whole({"content": "hi"}, logprobs={"content": [LOGPROB], "refusal": None}))
     assert (answer.id, answer.created_s, answer.parts, answer.stop) == ("chatcmpl-9", 5, [Text("hi")], Stop(END))
-    assert answer.details == UsageDetails(reasoning_tokens=3)
     assert answer.logprobs == [LOGPROB]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.dialects.chat_completions.answer_reader import read_answer
 from proxy.dialects.chat_completions.stream_reader import ChatStreamReader
-from proxy.dialects.middle.answer import END, AnswerEvent, DetailsSeen, Stop, Stopped, ToolCallDelta, ToolCallStarted
+from proxy.dialects.middle.answer import END, AnswerEvent, Stop, Stopped, ToolCallDelta, ToolCallStarted
 from proxy.dialects.middle.request import ToolCall
 from tests.proxy.dialects.assembling import assembled
 from tests.proxy.dialects.chat_completions.recorded import (
@@ -189,13 +189,9 @@ def test_done_completes_a_stream_without_finish_reason() -> None:
     assert events_of(received[-1:]) == [Stopped(Stop(END))], "an answer without a word"
 
 
-def test_usage_beside_the_first_chunk_of_other_servers_is_read() -> None:
+def test_first_chunk_of_other_servers_says_nothing() -> None:
     azure = {"id": "", "created": 0, "choices": [], "prompt_filter_results": []}
     assert events_of(frames([azure])[:-1]) == []
-    usage = {"completion_tokens_details": {"reasoning_tokens": 2}, "prompt_tokens_details": {"cache_write_tokens": 4}}
-    events = events_of(frames([chunk({"content": "a"}) | {"usage": usage}, chunk({}, "stop") | {"usage": usage}]))
-    (details_event,) = [event for event in events if isinstance(event, DetailsSeen)]
-    assert (details_event.details.reasoning_tokens, details_event.details.cache_write_tokens) == (2, 4)
 
 
 def test_further_choices_are_ignored() -> None:

@@ -4,17 +4,19 @@ import contextlib
 import copy
 import string
 from base64 import b64encode
+from dataclasses import replace
 from typing import Any
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.billing import Tokens
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.messages.request_reader import effort_of_budget
+from proxy.dialects.middle.answer import DetailsSeen
 from proxy.dialects.middle.dialect import AnswerContext
 from proxy.dialects.middle.request import ReasoningSettings, Request, Sampling
+from proxy.dialects.usage.meters import UsageMeter
 from proxy.errors import UntranslatableError
 from tests.fakes.seals import seals_of
 from tests.proxy.dialects.messages.recorded import frames_of
@@ -199,10 +201,10 @@ def answers(draw: st.DrawFn) -> Json:
     }
 
 
-def metered(body: Json) -> Tokens | None:
+def metered(body: Json) -> UsageMeter:
     meter = DIALECT.new_body_meter(10**9)
     meter.observe(body)
-    return meter.tokens
+    return meter
 
 
 CONTEXT = AnswerContext(
@@ -213,7 +215,9 @@ CONTEXT = AnswerContext(
 @given(answers())
 def test_answer_is_kept(body: Json) -> None:
     parse_message(body)
-    assert DIALECT.write_answer(DIALECT.read_answer(body), CONTEXT, metered(body)) == body
+    meter = metered(body)
+    answer = replace(DIALECT.read_answer(body), details=meter.details)
+    assert DIALECT.write_answer(answer, CONTEXT, meter.tokens) == body
 
 
 @given(answers())
@@ -223,7 +227,8 @@ def test_streamed_answer_is_kept(body: Json) -> None:
     stream = b""
     for frame in frames_of(body):
         stream += writer.write(reader.read(orjson.loads(frame.split(b"\ndata: ", 1)[1])))
-    stream += writer.closing(metered(body))
+    meter = metered(body)
+    stream += writer.write([DetailsSeen(meter.details)]) + writer.closing(meter.tokens)
     check_events(payloads(stream))
     assert accumulated(stream).model_dump(exclude_none=True) == parse_message(body).model_dump(exclude_none=True)
 

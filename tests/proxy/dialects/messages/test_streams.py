@@ -1,12 +1,13 @@
 """Streams of Messages targets and to Messages callers: they add up to the whole answer."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from anthropic.types.beta import BetaMessage
 
-from policy.billing import Tokens
+from policy.billing import Details, Tokens
 from proxy.dialects.messages.dialect import DIALECT
 from proxy.dialects.middle.answer import (
     END,
@@ -63,7 +64,8 @@ def events_of(frames: list[bytes]) -> list[list[AnswerEvent]]:
 @pytest.mark.parametrize("name", RECORDED)
 def test_whole_answer_is_kept(name: str) -> None:
     body, _ = RECORDED[name]
-    copy = DIALECT.write_answer(DIALECT.read_answer(body), context("END"), TOKENS)
+    answer = replace(DIALECT.read_answer(body), details=Details(cache_write=5, reasoning=3))
+    copy = DIALECT.write_answer(answer, context("END"), TOKENS)
     parse_message(copy)
     refusal_content = [{"type": "text", "text": "This is about a weapon."}] if name == "refused" else []
     assert copy == body | {"model": "acme/chat", "content": body["content"] + refusal_content}

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from policy.billing import MAX_REPORTED_TOKENS, Tokens
+from policy.billing import MAX_REPORTED_TOKENS, Details, Tokens
 from proxy.dialects.answer_translation import TranslatingBodyReader, TranslatingStreamReader
 from proxy.dialects.chat_completions.dialect import DIALECT as CHAT
 from proxy.dialects.messages.dialect import DIALECT as MESSAGES
@@ -25,7 +25,6 @@ from proxy.dialects.middle.answer import (
     TextDelta,
     ToolCallDelta,
     ToolCallStarted,
-    UsageDetails,
 )
 from proxy.dialects.middle.dialect import AnswerContext, Dialect
 from proxy.dialects.middle.request import AnswerPart, Reasoning, Refusal, Request, Text, ToolCall
@@ -119,7 +118,7 @@ LOGPROBS = [{"token": "a", "logprob": -0.5, "bytes": None, "top_logprobs": []}]
 def test_events_add_up_to_their_answer(parts: list[AnswerPart], logprobs: list[dict[str, Any]] | None) -> None:
     has_text = any(isinstance(part, Text) for part in parts)
     stop = Stop(MAX_TOKENS, word="their-word")
-    details = UsageDetails(reasoning_tokens=3, cache_write_tokens=4)
+    details = Details(reasoning=3, cache_write=4)
     answer = Answer("id", 7, deepcopy(parts), stop, logprobs if has_text else None, details)
     assert assembled(events_of_answer(answer)) == answer
 
@@ -130,7 +129,7 @@ def test_events_add_up_to_their_answer(parts: list[AnswerPart], logprobs: list[d
 def test_events_gather_to_the_whole_answer(
     parts: list[AnswerPart], caller_dialect: Dialect, tokens: Tokens | None
 ) -> None:
-    answer = Answer("id", 7, deepcopy(parts), Stop(END), None, UsageDetails(reasoning_tokens=3))
+    answer = Answer("id", 7, deepcopy(parts), Stop(END), None, Details(reasoning=3))
     gathered = GatheredAnswer(caller_dialect, context(streams=False))
     for event in events_of_answer(answer):
         assert gathered.write([event]) == b""
