@@ -46,9 +46,9 @@ class PriceFileError(ManagementError):
 
 @dataclass(frozen=True, slots=True)
 class PriceLine:
-    """A price as the API takes it, and the line of the file that it is in."""
+    """A price as the API takes it, and where it is from, such as `line 2`."""
 
-    line: int
+    source: str
     body: Mapping[str, Any]
 
     @property
@@ -107,14 +107,14 @@ def _line(number: int, header: list[str], row: list[str], problems: list[str]) -
     cells = dict(zip(header, map(str.strip, row), strict=False))
     if len(row) != len(header):
         problems.append(f"line {number}: {len(row)} cells, but the header has {len(header)}")
-        return PriceLine(number, cells)
+        return PriceLine(f"line {number}", cells)
     body: dict[str, Any] = {}
     for name in _needed(name for name, text in cells.items() if text):
         try:
             _set_member(body, name, cells[name])
         except ValueError as error:
             problems.append(f"line {number}, column {name}: {cells[name]!r} {error}")
-    return PriceLine(number, body)
+    return PriceLine(f"line {number}", body)
 
 
 def _set_member(body: dict[str, Any], column: str, text: str) -> None:
@@ -157,11 +157,11 @@ _PARSERS: dict[str, Callable[[str], str | int]] = {
 
 
 def _repeated(lines: list[PriceLine]) -> list[str]:
-    first: dict[Place, int] = {}
+    first: dict[Place, str] = {}
     problems = []
     for line in lines:
-        if (earlier := first.setdefault(line.place, line.line)) != line.line:
-            problems.append(f"line {line.line}, column valid_from: line {earlier} has a price of this slug and date")
+        if (earlier := first.setdefault(line.place, line.source)) != line.source:
+            problems.append(f"{line.source}, column valid_from: {earlier} has a price of this slug and date")
     return problems
 
 
@@ -174,7 +174,7 @@ async def set_prices(client: Client, lines: list[PriceLine]) -> int:
             await client.call("PUT", PATH, dict(line.body))
         except RefusedError as error:
             await _undo(client, changed[:count], stored)
-            raise PriceFileError([f"line {line.line}: {error}"]) from None
+            raise PriceFileError([f"{line.source}: {error}"]) from None
         except AwayError as error:
             raise AwayError(f"{error}\n{count} of {len(changed)} prices were set: run the command again") from None
     return len(changed)
@@ -189,5 +189,5 @@ async def _undo(client: Client, prices_set: list[PriceLine], stored: Mapping[Pla
             else:
                 await client.call("DELETE", PATH, slug=slug, valid_from=valid_from)
     except ManagementError as error:
-        lines = f"lines {prices_set[0].line} to {prices_set[-1].line}"
-        raise ManagementError(f"a line was refused, and the prices of {lines} may remain set ({error})") from None
+        sources = f"{prices_set[0].source} to {prices_set[-1].source}"
+        raise ManagementError(f"a price was refused, and those of {sources} may remain set ({error})") from None

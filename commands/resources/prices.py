@@ -6,10 +6,13 @@ from typing import Any, BinaryIO
 
 import click
 
-from commands.billing.price_file import read_prices, set_prices
+from commands.billing.price_file import PriceLine, read_prices, set_prices
+from commands.billing.price_map import CURRENCY, price_of_model, read_price_map
 from commands.connection import Client, Connection, over_api
 from commands.lists import print_list
 from commands.output import Column, json_text, table
+from policy.price_wire import price_from_wire, price_to_wire
+from policy.prices import parse_date
 
 _PATH = "/v1/gateway/prices"
 Pairs = tuple[tuple[str, str], ...]
@@ -21,6 +24,15 @@ def _pairs(_context: click.Context, option: click.Parameter, texts: Sequence[str
     if len(pairs) != len(texts) or len(dict(pairs)) != len(pairs):
         raise click.BadParameter(f"expected {option.metavar}, each name once")
     return pairs
+
+
+def _date(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """The callback of a date that is used before the API sees it. Raises click.BadParameter."""
+    try:
+        parse_date(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
 
 
 _AMOUNTS = {
@@ -127,6 +139,50 @@ def _set_file(connection: Connection, file: BinaryIO) -> None:
         click.echo(json_text({"prices": count, "changed": changed}))
     else:
         click.echo(f"{changed} of {count} prices set; the others were so already.")
+
+
+@prices.command("import")
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    *("--slug", "names"),
+    multiple=True,
+    required=True,
+    callback=_pairs,
+    metavar="SLUG=NAME",
+    help="A slug, and the map's name of its model. May be repeated.",
+)
+@click.option(*("--from", "valid_from"), required=True, callback=_date, help="The UTC date from which the prices hold.")
+@click.option("--dry-run", is_flag=True, help="Print the prices, and set none.")
+@over_api
+def import_prices(connection: Connection, file: BinaryIO, names: Pairs, valid_from: str, dry_run: bool) -> None:
+    """Set the prices of slugs from LiteLLM's public price map in JSON; - for standard input. All of them, or none."""
+
+    async def ask(client: Client) -> tuple[list[PriceLine], list[str], int]:
+        lines, notes = _mapped(file.read(), names, valid_from)
+        return lines, notes, 0 if dry_run else await set_prices(client, lines)
+
+    lines, notes, changed = connection.run(ask)
+    for note in notes:
+        click.echo(note, err=True)
+    items = [{"slug": line.body["slug"], **price_to_wire(price_from_wire("", line.body))} for line in lines]
+    if connection.as_json:
+        click.echo(json_text({"prices": items, "changed": changed}))
+        return
+    click.echo(table(_COLUMNS, items))
+    click.echo("No price was set." if dry_run else f"{changed} of {len(lines)} prices set; the others were so already.")
+
+
+def _mapped(content: bytes, names: Pairs, valid_from: str) -> tuple[list[PriceLine], list[str]]:
+    """The price of each slug, and what of the map is not in it. Raises PriceMapError."""
+    models = read_price_map(content)
+    lines = []
+    notes = []
+    for slug, name in names:
+        price = price_of_model(models, name)
+        body = {"slug": slug, "valid_from": valid_from, "currency": CURRENCY, **price.members}
+        lines.append(PriceLine(f"{slug}={name}", body))
+        notes += [f"{slug}: {note}" for note in price.notes]
+    return lines, notes
 
 
 @prices.command("delete")

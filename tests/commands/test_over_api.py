@@ -400,3 +400,22 @@ def test_details_of_a_webhooks_messages_are_chosen_by_a_flag(api: FakeApi) -> No
         {"url": "https://a.example", "include_details": True},
         {"include_details": False},
     ]
+
+
+def test_prices_import_sets_all_slugs_and_tells_what_it_leaves_out(api: FakeApi, tmp_path: Path) -> None:
+    api.answers |= {"PUT /v1/gateway/prices": lambda body, _query: body, "GET /v1/gateway/prices": page()}
+    path = tmp_path / "map.json"
+    costs = {"input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
+    path.write_text(json.dumps({"m1": costs, "m2": {**costs, "input_cost_per_image": 1}}))
+    words = ("prices", "import", str(path), "--slug", "acme/a=m1", "--slug", "acme/b=m2", "--from", "2026-12-01")
+    assert "No price was set." in done(*words, "--dry-run")
+    assert api.bodies("PUT") == []
+    result = run(*words)
+    assert "2 of 2 prices set" in result.stdout
+    assert "acme/b: input_cost_per_image is left out" in result.stderr
+    head = {"valid_from": "2026-12-01", "currency": "USD", "input_per_million": "1", "output_per_million": "2"}
+    assert api.bodies("PUT") == [{"slug": "acme/a", **head}, {"slug": "acme/b", **head}]
+    assert "no model 'm3'; near it are" in run(*words, "--slug", "acme/c=m3").stderr
+    assert "must be a date" in run(*words[:-1], "tomorrow").stderr
+    assert "SLUG=NAME" in run(*words, "--slug", "acme/c").stderr
+    assert len(api.bodies("PUT")) == 2

@@ -71,7 +71,7 @@ def test_a_spreadsheet_s_file_is_read() -> None:
     [price] = read_prices(
         "\ufeff".encode() + SHORT.replace("\n", "\r\n").encode() + b"\r\nacme/a, 2026-11-01 ,EUR,1,2\r\n"
     )
-    assert price.line == 3
+    assert price.source == "line 3"
     assert price.body == {
         "slug": "acme/a",
         "valid_from": "2026-11-01",

@@ -1,0 +1,206 @@
+"""Prices from LiteLLM's public price map, `model_prices_and_context_window.json`: US dollars for each token.
+
+Pure. What a price has no member for is told in notes. See docs/reference/money.md#public-price-maps.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Context, Decimal
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from commands.errors import ManagementError
+from policy.price_wire import parse_multiplier
+from policy.prices import parse_amount
+
+CURRENCY = "USD"
+_BASES = {
+    "input_cost_per_token": "input",
+    "output_cost_per_token": "output",
+    "cache_read_input_token_cost": "cached_input",
+    "cache_creation_input_token_cost": "cache_write",
+    "cache_creation_input_token_cost_above_1hr": "cache_write_1h",
+    "input_cost_per_audio_token": "audio_input",
+    "input_cost_per_image_token": "image_input",
+    "output_cost_per_audio_token": "audio_output",
+    "output_cost_per_image_token": "image_output",
+}
+_ABOVE = r"(?:_above_(?P<{}>[0-9]{{1,6}})k_tokens)?"
+_TIER = "(?:_(?P<tier>flex|priority))?"
+_MEMBER = re.compile(f"(?P<base>{'|'.join(_BASES)}){_ABOVE.format('above')}{_TIER}{_ABOVE.format('last')}")
+_PRICE_WORDS = ("cost", "pric", "multiplier", "uplift", "provider_specific_entry")
+_LONG_KINDS = ("input", "cached_input", "cache_write", "output")
+_EXACT = Context(prec=400)
+_MAX_DIGITS = 100
+Place = tuple[str, str, int]
+"""Kind, service tier or "", and the input above which it holds in thousands of tokens, or 0."""
+
+
+class PriceMapError(ManagementError):
+    """The file is no price map, or has no price for a name that was given."""
+
+
+@dataclass(slots=True)
+class MappedPrice:
+    """A model's price as members of the API's body. `notes`: what of the map is not in it."""
+
+    members: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_price_map(content: bytes) -> Mapping[str, Any]:
+    """The models of the map by name, numbers by their digits. Raises PriceMapError."""
+    try:
+        models = json.loads(content, parse_float=Decimal, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise PriceMapError(f"not a price map: no JSON ({error})") from None
+    if not isinstance(models, dict):
+        raise PriceMapError("not a price map: expected an object with a member for each model")
+    return models
+
+
+def price_of_model(models: Mapping[str, Any], name: str) -> MappedPrice:
+    """The model's price. PriceMapError if there is none, or a price has no exact form."""
+    model = models.get(name)
+    if not isinstance(model, dict):
+        near = get_close_matches(name, models, n=5, cutoff=0.5)
+        raise PriceMapError(f"the map has no model {name!r}" + (f"; near it are {', '.join(near)}" if near else ""))
+    return _Model(name, model).price()
+
+
+class _Model:
+    """One model of the map. Marks what is used, so that the rest can be told."""
+
+    def __init__(self, name: str, members: Mapping[str, Any]) -> None:
+        self._name = name
+        self._members = members
+        self._rest = {key for key, value in members.items() if _is_price(key, value)}
+        self._amounts: dict[Place, Decimal] = {}
+        self._result = MappedPrice()
+
+    def price(self) -> MappedPrice:
+        self._read_amounts()
+        members = self._result.members
+        for kind in _BASES.values():
+            if (amount := self._amounts.get((kind, "", 0))) is not None:
+                members[f"{kind}_per_million"] = _text(amount)
+        if "output_per_million" not in members and self._members.get("mode") in ("embedding", "rerank"):
+            members["output_per_million"] = "0"
+        for kind in ("input", "output"):
+            if f"{kind}_per_million" not in members:
+                raise PriceMapError(f"{self._name} has no {kind}_cost_per_token: the map does not price it by tokens")
+        self._add_long_context()
+        self._add_tiers()
+        self._add_tools()
+        for bound in ("max_input_tokens", "max_output_tokens"):
+            if type(count := self._members.get(bound)) is int and count > 0:
+                members[bound] = count
+        if self._members.get("output_cost_per_reasoning_token") == self._members.get("output_cost_per_token"):
+            self._rest.discard("output_cost_per_reasoning_token")
+        self._result.notes += [f"{key} is left out: a price has no member for it" for key in sorted(self._rest)]
+        return self._result
+
+    def _read_amounts(self) -> None:
+        for key in sorted(self._members):
+            match = _MEMBER.fullmatch(key)
+            if match is not None and self._members[key] is not None:
+                above = int(match["above"] or match["last"] or 0)
+                self._amounts[_BASES[match["base"]], match["tier"] or "", above] = self._per_million(key)
+                self._rest.discard(key)
+
+    def _per_million(self, key: str) -> Decimal:
+        """The amount of a million tokens. It must be one that the API takes."""
+        value = self._members[key]
+        if type(value) not in (int, Decimal):
+            raise PriceMapError(f"{self._name}: {key} is no number")
+        return self._checked(key, _EXACT.multiply(Decimal(value), Decimal(10**6)))
+
+    def _checked(self, key: str, amount: Decimal) -> Decimal:
+        try:
+            parse_amount(_text(amount) if abs(amount.adjusted()) < _MAX_DIGITS else str(amount))
+        except ValueError as error:
+            raise PriceMapError(f"{self._name}: the price of {key} is {amount}; it {error}") from None
+        return amount
+
+    def _at(self, kind: str, above: int, tier: str = "") -> Decimal | None:
+        """The amount of a kind; without one above a bound, that below it, as the map's own reader has it."""
+        amount = self._amounts.get((kind, tier, above))
+        return self._amounts.get((kind, tier, 0)) if amount is None else amount
+
+    def _add_long_context(self) -> None:
+        bounds = sorted({above for _, tier, above in self._amounts if above and not tier})
+        if len(bounds) > 1:
+            several = " and ".join(f"{bound}k" for bound in bounds)
+            self._note(f"prices above {several} tokens are left out: a price has one bound of long context")
+        if len(bounds) != 1:
+            return
+        bound = bounds[0]
+        amounts = {kind: self._at(kind, bound) for kind in _LONG_KINDS}
+        amounts["cached_input"] = amounts["cached_input"] if amounts["cached_input"] is not None else amounts["input"]
+        texts = {f"{kind}_per_million": _text(amount) for kind, amount in amounts.items() if amount is not None}
+        self._result.members["long_context"] = {"above_input_tokens": bound * 1000, **texts}
+        write = amounts["input"] if amounts["cache_write"] is None else amounts["cache_write"]
+        plain = {"cache_write_1h": write, **dict.fromkeys(("audio_input", "image_input"), amounts["input"])}
+        plain |= dict.fromkeys(("audio_output", "image_output"), amounts["output"])
+        for kind, amount in plain.items():
+            if self._at(kind, bound) not in (None, amount):
+                self._note(
+                    f"{kind} is {_text(amount or Decimal(0))} with long context, which has no price of its own for it"
+                )
+
+    def _add_tiers(self) -> None:
+        for tier in sorted({tier for _, tier, _ in self._amounts if tier}):
+            factor = self._factor(tier)
+            if factor is None:
+                self._note(f"service tier {tier} is left out: no one factor makes all its prices of the others")
+            else:
+                self._result.members.setdefault("service_tiers", {})[tier] = {"multiplier": factor}
+
+    def _factor(self, tier: str) -> str | None:
+        """The factor of the tier on every price, if there is one."""
+        plain = {(kind, above): amount for (kind, of_tier, above), amount in self._amounts.items() if not of_tier}
+        dear = {(kind, above): amount for (kind, of_tier, above), amount in self._amounts.items() if of_tier == tier}
+        base = plain["input", 0]
+        if plain.keys() != dear.keys() or not base:
+            return None
+        text = _text(Context(prec=60).divide(dear["input", 0], base))
+        try:
+            factor = parse_multiplier(text)
+        except ValueError:
+            return None
+        fits = all(_EXACT.multiply(amount, factor) == dear[place] for place, amount in plain.items())
+        return text if fits else None
+
+    def _add_tools(self) -> None:
+        """Take the price of a call of a tool, if it is one for all tools. Otherwise it is among what is left out."""
+        costs = [*self._tool_costs()]
+        if len({cost for _, cost in costs}) == 1:
+            key, cost = costs[0]
+            self._result.members["per_server_tool_call"] = _text(self._checked(key, cost))
+            self._rest.difference_update(key for key, _ in costs)
+
+    def _tool_costs(self) -> Iterator[tuple[str, Decimal]]:
+        """The costs of a call of each tool, and the member that says so."""
+        sizes = self._members.get("search_context_cost_per_query")
+        for cost in sizes.values() if isinstance(sizes, dict) else ():
+            yield "search_context_cost_per_query", Decimal(cost)
+        calls = self._members.get("file_search_cost_per_1k_calls")
+        if type(calls) in (int, Decimal) and calls:
+            yield "file_search_cost_per_1k_calls", _EXACT.multiply(Decimal(calls), Decimal("0.001"))
+
+    def _note(self, text: str) -> None:
+        self._result.notes.append(text)
+
+
+def _is_price(key: str, value: object) -> bool:
+    return bool(value) and any(word in key for word in _PRICE_WORDS)
+
+
+def _text(amount: Decimal) -> str:
+    return format(amount.normalize(_EXACT), "f")
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
