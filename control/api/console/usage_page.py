@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from control.api.billing.usage_totals import shown_sums
 from control.api.console.console_sessions import session_of
 from control.api.console.pages import embedded_notice, embedded_page
 from control.api.protocol.dependencies import DEPENDENCIES
@@ -21,7 +22,7 @@ from control.records.times import time_text
 from control.records.usage_sums import Usage
 from control.resources.changes.shown import shown_key
 from control.resources.console.usage_links import UsageLink, group_of_link
-from control.resources.console.usage_page import UsagePage, read_usage_page
+from control.resources.console.usage_page import BelowUsage, UsagePage, read_usage_page
 from control.resources.console.visitors import read_visitor
 from control.resources.group_usage import LimitUse
 from policy.credentials import KeyKind
@@ -85,6 +86,7 @@ def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
         "group": asdict(group),
         "as_of": time_text(page.as_of_ms),
         "limits": [_limit(group, use) for use in page.limits],
+        "totals": {"day": _sums(page.day), "month": _sums(page.month)},
         "days": [{"date": date, **_sums(usage)} for date, usage in page.days],
         "slugs": [{"slug": slug, **_sums(usage)} for slug, usage in page.slugs],
         "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
@@ -99,13 +101,14 @@ def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
     return members | {"own": own} | ({} if own else {"current_usage": None, "resets_in_s": None})
 
 
-def _sums(usage: Usage) -> dict[str, int]:
-    return {
-        "calls": usage.calls,
-        "uncached_input_tokens": usage.input - usage.cached_input,
-        "cached_input_tokens": usage.cached_input,
-        "output_tokens": usage.output,
-    }
+def _sums(usage: BelowUsage) -> dict[str, Any]:
+    return {**_figures(usage.own), "with_groups_below": _figures(usage.whole)}
+
+
+def _figures(usage: Usage) -> dict[str, int]:
+    members = shown_sums(usage)
+    input = members.pop("input_tokens")
+    return {**members, "uncached_input_tokens": input - usage.cached_input}
 
 
 ROUTES = [

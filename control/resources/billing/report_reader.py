@@ -53,7 +53,7 @@ class ReportReader:
 
     async def paths_from(self, tops: Sequence[str]) -> Groups:
         """The same for the groups with these paths and those below them, deleted ones too."""
-        async for days in self._days_from(tops):
+        async for days in self.days_from(tops):
             book = SumBook(self.prices)
             await self._add(book, days, is_wanted=lambda path: path.startswith(tuple(tops)))
             yield await self._groups_in(book)
@@ -62,7 +62,7 @@ class ReportReader:
         """The calls of these groups with all below them, and their own."""
         whole = SumBook(self.prices)
         own = SumBook(self.prices)
-        async for days in self._days_from(tops):
+        async for days in self.days_from(tops):
             await self._add(whole, days, is_wanted=lambda path: path.startswith(tuple(tops)))
             await self._add(own, days, is_wanted=tops.__contains__)
         return whole, own
@@ -81,7 +81,8 @@ class ReportReader:
             return groups
         return ()
 
-    async def _days_from(self, tops: Sequence[str]) -> AsyncGenerator[Sequence[DaySums], None]:
+    async def days_from(self, tops: Sequence[str]) -> AsyncGenerator[Sequence[DaySums], None]:
+        """The sums of the entities of these groups and of those below them, by path: also of other groups of theirs."""
         query = self.query
         async with self.store.read() as conn:
             subtrees = [await groups_from(conn, query.window.workspace_id, path) for path in tops]

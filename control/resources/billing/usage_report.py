@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from operator import attrgetter
 
 from control.edges.sql.billing.hourly_progress import summed_hours
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.billing.sum_records import Apart, DaySums
-from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.errors import InvalidFieldError, PricesChangedError
@@ -72,19 +70,6 @@ class PageRoom:
 
 
 @dataclass(frozen=True, slots=True)
-class RecentDays:
-    """Sums by key and slug in a window of whole UTC days; the last one may have only begun."""
-
-    window: EventWindow
-    sums: Sequence[DaySums]
-
-    @property
-    def days_ms(self) -> range:
-        """The start of each day."""
-        return range(self.window.start_ms, self.window.end_ms, DAY_MS)
-
-
-@dataclass(frozen=True, slots=True)
 class UsageReports:
     """Reports on the events of one database. Events and their hourly sums are deleted after so many days."""
 
@@ -104,17 +89,14 @@ class UsageReports:
         """The groups behind `after`. PricesChangedError if the prices are no longer those of the first page."""
         return await self._page(query, after, room, price_list)
 
-    async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> "RecentDays":
-        """The sums of the last `count` UTC days of an entity, or of those that are kept. Without prices."""
+    async def recent_days(self, workspace_id: str, external_entity_id: str, count: int) -> EventWindow:
+        """The last `count` UTC days of an entity, or those that are kept, as far as they are final."""
         until = await self.events.fixed(
             EventWindow(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,))
         )
         last = (until.end_ms - 1) // DAY_MS
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
-        window = replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
-        async with self.store.read() as conn:
-            sums = [await source.totals(Apart.KEY) for source in await sources_of(conn, window)]
-        return RecentDays(window, [*chain.from_iterable(sums)])
+        return replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
 
     async def _kept(self, workspace_id: str) -> KeptUsage:
         async with self.store.read() as conn:

@@ -21,7 +21,6 @@ from tests.control.plane import SLUG, Answer, ControlPlane, Json, rate, running_
 from tests.ports import own_port
 
 DATA = "/console/usage/data"
-NOTHING = {"calls": 0, "uncached_input_tokens": 0, "cached_input_tokens": 0, "output_tokens": 0}
 
 
 async def customer(plane: ControlPlane, entity: str = "blue", **more: Any) -> tuple[Json, Json]:
@@ -41,7 +40,13 @@ async def take(plane: ControlPlane, group: Json, key: str, *calls: tuple[int, st
     await ingest.commit(events)
 
 
-def sums(calls: int) -> Json:
+def sums(calls: int, whole: int | None = None) -> Json:
+    """Sums of so many calls, and of `whole` ones with groups below."""
+    below = figures_of(calls if whole is None else whole)
+    return {**figures_of(calls), "with_groups_below": below}
+
+
+def figures_of(calls: int) -> Json:
     return {
         "calls": calls,
         "uncached_input_tokens": 70 * calls,
@@ -74,12 +79,33 @@ async def test_usage_page_sums_the_calls_of_the_group_by_day_slug_and_key(plane:
     assert usage["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
     figures = {date_text(today - 30 * DAY_MS): sums(1), date_text(today - DAY_MS): sums(2)}
     dates = [date_text(today - back * DAY_MS) for back in range(30, -1, -1)]
-    assert usage["days"] == [{"date": date, **figures.get(date, NOTHING)} for date in dates]
+    assert usage["days"] == [{"date": date, **figures.get(date, sums(0))} for date in dates]
     assert usage["slugs"] == [{"slug": "acme/chat", **sums(2)}, {"slug": "acme/code", **sums(1)}]
     names = {name: key[name] for name in ("prefix", "name", "created_at")}
     (shown_key,) = usage["keys"]
     assert shown_key.pop("last_used_at") is not None
     assert shown_key == {**names, "calls": 2}
+
+
+async def test_usage_page_has_the_calls_of_the_group_and_those_with_all_groups_below(plane: ControlPlane) -> None:
+    """Deleted groups too. A later group with the same external id starts at 0."""
+    top, key = await customer(plane, "top")
+    below, below_key = await customer(plane, "below", parent=top["id"])
+    now = await clock_ms(plane.store) - 120_000
+    today = now // DAY_MS * DAY_MS
+    await take(plane, top, key["prefix"], (today - DAY_MS, "acme/chat"), (now, "acme/chat"))
+    await take(plane, below, below_key["prefix"], (today - 9, "acme/chat"), (today - 8, "acme/code"))
+    (await plane.delete(f"/v1/gateway/groups/{below['id']}")).ok()
+    _, later_key = await customer(plane, "below")
+    usage = (await (await logged_in(plane, key["api_key"])).get(DATA)).ok()
+    by_date = {day.pop("date"): day for day in usage["days"]}
+    assert by_date[date_text(today - DAY_MS)] == sums(1, 3)
+    assert by_date[date_text(today)] == usage["totals"]["day"] == sums(1, 1)
+    is_same_month = date_text(today - DAY_MS)[:7] == date_text(today)[:7]
+    assert usage["totals"]["month"] == (sums(2, 4) if is_same_month else sums(1, 1))
+    assert usage["slugs"] == [{"slug": "acme/chat", **sums(2, 3)}, {"slug": "acme/code", **sums(0, 1)}]
+    later = (await (await logged_in(plane, later_key["api_key"])).get(DATA)).ok()
+    assert (later["totals"]["month"], later["slugs"]) == (sums(0), [])
 
 
 async def test_link_shows_the_same_without_a_session(plane: ControlPlane) -> None:

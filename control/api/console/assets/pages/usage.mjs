@@ -39,7 +39,7 @@ function show(main, path, first) {
     const name = data.group.name ?? data.group.external_entity_id;
     heading.textContent = `Usage of ${name}`;
     document.title = `Usage of ${name}`;
-    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data.days), limits(data.limits), days(data.days), slugs(data.slugs), keys(data.keys)];
+    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data), limits(data.limits), days(data.days), slugs(data.slugs), keys(data.keys)];
   });
 }
 
@@ -64,19 +64,21 @@ function drawForOperators(session) {
 }
 
 const tokensOf = (one) => one.uncached_input_tokens + one.cached_input_tokens + one.output_tokens;
-const sum = (all, of) => all.reduce((total, one) => total + of(one), 0);
+const hasBelow = (all) => all.some((one) => one.with_groups_below.calls !== one.calls);
 
-function figures(days) {
-  const today = days.at(-1);
-  const month = days.filter((day) => day.date.slice(0, 7) === today.date.slice(0, 7));
-  const ofMonth = `in ${monthName.format(new Date(`${today.date}T00:00:00Z`))}`;
-  return h(
-    "dl.figures-row",
-    {},
-    figure("Calls today", today.calls),
-    figure("Tokens today", tokensOf(today)),
-    figure(`Calls ${ofMonth}`, sum(month, (day) => day.calls)),
-    figure(`Tokens ${ofMonth}`, sum(month, tokensOf)),
+function figures({ days, totals: { day, month } }) {
+  const ofMonth = `in ${monthName.format(new Date(`${days.at(-1).date}T00:00:00Z`))}`;
+  const rows = [["", day, month]];
+  if (hasBelow([day, month])) rows.push([", with groups below", day.with_groups_below, month.with_groups_below]);
+  return rows.map(([whose, ofDay, inMonth]) =>
+    h(
+      "dl.figures-row",
+      {},
+      figure(`Calls today${whose}`, ofDay.calls),
+      figure(`Tokens today${whose}`, tokensOf(ofDay)),
+      figure(`Calls ${ofMonth}${whose}`, inMonth.calls),
+      figure(`Tokens ${ofMonth}${whose}`, tokensOf(inMonth)),
+    ),
   );
 }
 
@@ -122,6 +124,7 @@ function slugs(items) {
     { head: "Input tokens", number: true, cell: (one) => count(one.uncached_input_tokens) },
     { head: "Cached input tokens", number: true, cell: (one) => count(one.cached_input_tokens) },
     { head: "Output tokens", number: true, cell: (one) => count(one.output_tokens) },
+    ...(hasBelow(items) ? [{ head: "Calls with groups below", number: true, cell: (one) => count(one.with_groups_below.calls) }] : []),
   ];
   return [h("h2", {}, "By slug, in 31 days"), items.length ? table("Usage by slug in 31 days", columns, items) : nothing("No calls in 31 days.")];
 }
