@@ -76,5 +76,9 @@ class EventReader:
 
 
 async def _costs(conn: Connection, window: EventWindow, rows: Sequence[ShownEvent]) -> EventCosts:
+    """The costs of these rows, which are in the order of time."""
+    if not rows:
+        return EventCosts([])
     slugs = {row.model_slug for row in rows}
-    return EventCosts(await price_rows.prices_of_slugs(conn, window.workspace_id, slugs))
+    times = (rows[0].timestamp_ms, rows[-1].timestamp_ms)
+    return EventCosts(await price_rows.prices_between(conn, window.workspace_id, slugs, *times))

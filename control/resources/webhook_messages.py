@@ -31,7 +31,7 @@ from policy.sealing import unseal
 
 EVENTS_PER_MESSAGE = 100
 METADATA_CHARS_PER_MESSAGE = 256 * 1024
-_COSTS_PER_ITEM = 4
+_COSTS_PER_ITEM = 2
 """The number of events whose costs take as long as an item of long work."""
 RETRY_FOR_MS = 3 * 86_400_000
 FIRST_DELAY_MS = 5_000
@@ -61,7 +61,8 @@ async def outbox(tx: WriteTx, rows: Sequence[NewEvent], receivers: Receivers) ->
 async def _costs(tx: WriteTx, workspace_id: str, rows: Sequence[NewEvent]) -> Mapping[str, Cost | None]:
     """The cost of each event, by its key and the prices of now."""
     slugs = {row.model_slug for row in rows}
-    costs = EventCosts(await price_rows.prices_of_slugs(tx.conn, workspace_id, slugs))
+    times = [row.timestamp_ms for row in rows]
+    costs = EventCosts(await price_rows.prices_between(tx.conn, workspace_id, slugs, min(times), max(times)))
     items = len(rows) // _COSTS_PER_ITEM
     return await beside(OPERATOR, items, lambda: {row.idempotency_key: costs.of(row) for row in rows})
 

@@ -19,7 +19,7 @@ Cost = dict[str, str]
 
 
 class EventCosts:
-    """The costs of events by these prices, which are all of the events' slugs. Each event is a row of `events`."""
+    """The costs of events by these prices: all that are valid at the events' times. Each event is a row of `events`."""
 
     def __init__(self, prices: Iterable[Price]) -> None:
         self._prices: dict[str, list[Price]] = defaultdict(list)

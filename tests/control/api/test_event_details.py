@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event as database_event
 
+from control.edges.sql.billing.price_rows import prices_between
 from control.edges.sql.store import Store
 from control.records.times import time_text
 from policy.billing import Details
@@ -151,6 +152,26 @@ async def test_the_prices_of_a_page_are_read_at_once_and_no_others(plane: Contro
         items = await detailed(plane, start_ms)
     assert len([item for item in items if item["cost"]]) == 20
     assert len([one for one in statements if "FROM prices" in one]) == 1
+
+
+async def test_the_prices_that_are_valid_at_a_pages_times_are_read_and_no_others(plane: ControlPlane) -> None:
+    day_ms = await clock_ms(plane.store) // DAY_MS * DAY_MS
+    for days in range(-5, 3):
+        await put_price(plane, date_text(day_ms + days * DAY_MS), input_per_million=str(10 + days))
+    await put_price(plane, date_text(day_ms + DAY_MS), slug="acme/later")
+    await put_price(plane, date_text(day_ms - DAY_MS), slug="acme/begun")
+    slugs = ("acme/chat", "acme/later", "acme/begun", "acme/none")
+
+    async def read(first_ms: int, last_ms: int) -> list[tuple[str, int]]:
+        async with plane.store.read() as conn:
+            prices = await prices_between(conn, plane.workspace_id, slugs, first_ms, last_ms)
+        return sorted((price.slug, (price.valid_from_ms - day_ms) // DAY_MS) for price in prices)
+
+    assert await read(day_ms, day_ms + DAY_MS - 1) == [("acme/begun", -1), ("acme/chat", 0)]
+    assert await read(day_ms - 1, day_ms) == [("acme/begun", -1), ("acme/chat", -1), ("acme/chat", 0)]
+    assert await read(day_ms - 2 * DAY_MS, day_ms - DAY_MS - 1) == [("acme/chat", -2)]
+    assert await read(day_ms - 9 * DAY_MS, day_ms - 5 * DAY_MS) == [("acme/chat", -5)]
+    assert await read(day_ms - 9 * DAY_MS, day_ms - 8 * DAY_MS) == []
 
 
 async def test_what_else_cannot_be_included_is_refused(sqlite_plane: ControlPlane) -> None:

@@ -12,6 +12,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prices, published
 from control.edges.sql.workspace_rows import owned_prefixes
+from control.long_work import beside
 from policy.price_wire import price_from_wire, price_to_wire
 from policy.prices import Price, date_text, token_prices
 from policy.snapshot import PriceRow, RowKind, Wire
@@ -75,10 +76,22 @@ async def list_prices(
     return [_price(row) for row in await conn.execute(query.order_by(*_IDENTITY).limit(limit))]
 
 
-async def prices_of_slugs(conn: Connection, workspace_id: str, slugs: Iterable[str]) -> Sequence[Price]:
-    """All prices of these slugs."""
-    query = select(*_PRICE).where(prices.c.workspace_id == workspace_id, one_of(prices.c.slug, slugs))
-    return [_price(row) for row in await conn.execute(query)]
+async def prices_between(
+    conn: Connection, workspace_id: str, slugs: Iterable[str], first_ms: int, last_ms: int
+) -> Sequence[Price]:
+    """The prices of these slugs that are valid at any time from `first_ms` to `last_ms`, both inclusive."""
+    earlier = prices.alias("earlier")
+    own = (earlier.c.workspace_id == prices.c.workspace_id, earlier.c.slug == prices.c.slug)
+    latest = select(func.max(earlier.c.valid_from_ms)).where(*own, earlier.c.valid_from_ms <= first_ms)
+    from_ms = func.coalesce(latest.correlate(prices).scalar_subquery(), first_ms)
+    query = select(*_PRICE).where(
+        prices.c.workspace_id == workspace_id,
+        one_of(prices.c.slug, slugs),
+        prices.c.valid_from_ms <= last_ms,
+        prices.c.valid_from_ms >= from_ms,
+    )
+    rows = (await conn.execute(query)).all()
+    return await beside(workspace_id, len(rows), lambda: list(map(_price, rows)))
 
 
 async def prices_from(conn: Connection, workspace_id: str, slug: str, from_ms: int, limit: int) -> Sequence[Price]:

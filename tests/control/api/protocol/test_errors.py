@@ -15,6 +15,7 @@ from control.errors import (
     MissingSecretsError,
     OlderProxiesError,
     RateLimitedError,
+    SumsWithoutEventsError,
     TooManyJobsError,
     TooManyPricesError,
     TooManyProjectsError,
@@ -44,6 +45,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("OUTPUT_TOKEN")
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
+    if issubclass(kind, SumsWithoutEventsError):
+        return kind(1000, "2026-11-01", (128_000,))
     if issubclass(kind, CheckpointStoreUnavailableError):
         return kind("FileNotFoundError: the bucket does not exist")
     return kind()
