@@ -17,7 +17,7 @@ from aiohttp import web
 from commands.errors import RefusedError
 from runtime.child_process import tie_to_parent
 from tests.contracts.forwarding.scripted_billing import ScriptedBilling, running
-from tests.fakes.listed_events import START_MS, ListedEvents, keys, listed_event, time_text
+from tests.fakes.listed_events import DETAILS, START_MS, ListedEvents, keys, listed_event, time_text
 from tests.ports import HOST, own_port
 from tests.waiting import eventually
 
@@ -137,6 +137,17 @@ async def test_followed_events_are_in_the_file_and_the_status_tells_the_lag(sett
     await process.communicate()
     assert keys([json.loads(line) for line in output.read_text().splitlines()]) == keys(setting.listed.events)
     assert output.stat().st_mode & 0o077 == 0
+
+
+async def test_details_are_in_the_file_and_the_state_keeps_to_them(setting: Setting) -> None:
+    output = setting.folder / "events.jsonl"
+    words = ("--to", "jsonl", "--state", setting.state, "--start", START, "--output", str(output))
+    status, _, _ = await setting.run(*words, "--details")
+    assert status == 0
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert lines == [{"details": DETAILS} | event for event in setting.listed.events]
+    status, _, err = await setting.run(*words)
+    assert (status, "a state of its own" in err) == (1, True)
 
 
 @pytest.mark.parametrize(

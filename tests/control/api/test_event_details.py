@@ -5,6 +5,7 @@ See docs/reference/events-and-webhooks.md#details.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from control.edges.sql.store import Store
 from control.records.times import time_text
 from policy.billing import Details
 from policy.prices import DAY_MS, date_text
+from tests.control.api.test_cost_sums import calls_of, cost_of, prices_of, set_prices, stored
 from tests.control.api.test_events import HOUR_MS, PATH, fill, read_all_pages
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader, store_as_an_older_version
 from tests.control.plane import ControlPlane
+from tests.control.reports import report
 
 DETAILS = {
     "status": 200,
@@ -137,6 +140,23 @@ async def test_a_cost_is_by_the_price_of_the_events_day_as_it_is_now(plane: Cont
     assert [item["cost"]["amount"] for item in await detailed(plane, start_ms)] == ["0.0000000000000001"]
     await put_price(plane, date_text(day_ms), input_per_million="2", currency="USD")
     assert [item["cost"] for item in await detailed(plane, start_ms)] == [{"amount": "0.00022", "currency": "USD"}]
+
+
+async def test_the_costs_of_events_are_those_of_the_usage_report(plane: ControlPlane, first_day_ms: int) -> None:
+    """Each kind of call and price, to the last digit, over several pages."""
+    prices = await set_prices(plane, prices_of(first_day_ms))
+    calls = calls_of(3, first_day_ms, 150, plane.workspace_id)
+    await stored(plane.store, calls)
+    items = await detailed(plane, first_day_ms, limit=40)
+    costs = {item["idempotencyKey"]: item["cost"] for item in items}
+    for call in calls:
+        expected = cost_of(call, prices)
+        cost = costs[call.idempotency_key]
+        assert expected == (cost and (cost["currency"], Decimal(cost["amount"])))
+    reported = [item["cost"] or {} for item in await report(plane, first_day_ms, "slug")]
+    for currency in ("EUR", "USD"):
+        amounts = [Decimal(cost["amount"]) for cost in costs.values() if cost and cost["currency"] == currency]
+        assert sum(amounts) == sum(Decimal(cost.get(currency, 0)) for cost in reported)
 
 
 async def test_the_prices_of_a_page_are_read_at_once_and_no_others(plane: ControlPlane) -> None:
