@@ -140,7 +140,7 @@ class DeliveredCounter(Protocol):
 
     @property
     def media(self) -> Details:
-        """The sound and the pictures of the output that `tokens` counted last."""
+        """The sound and the pictures in what `tokens` counted last."""
         ...
 
 
@@ -165,4 +165,6 @@ def bill_so_far(reported: Reported, delivered: DeliveredCounter) -> Bill:
     counted = delivered.tokens(reported.input)
     media = delivered.media
     details = reported.details._replace(audio_output=media.audio_output, image_output=media.image_output)
+    if reported.input is None:
+        details = details._replace(audio_input=media.audio_input, image_input=media.image_input)
     return Bill(counted, details)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from policy.billing import MAX_REPORTED_TOKENS
+from policy.billing import MAX_REPORTED_TOKENS, Details
 from policy.token_estimate import AUDIO_TOKENS, IMAGE_TOKENS
 from proxy.accounting.answer_form import Form, labelled_form
 from proxy.accounting.metering import DeliveredCounter
@@ -47,7 +47,7 @@ def _ranking(request: Received, _content_type: str) -> DeliveredCounter:
 def _pictures(request: Received, _content_type: str) -> DeliveredCounter:
     """A stream of pictures; whole ones are billed only as reported."""
     if request.upload is not None:
-        pictures = PictureCounter(FixedTokens(IMAGE_TOKENS), {})
+        pictures = PictureCounter(FixedTokens(IMAGE_TOKENS, Details(image_input=IMAGE_TOKENS)), {})
     else:
         pictures = PictureCounter(RequestTokens(request), request.json)
     return FormCounter(lambda form: pictures if form is Form.STREAM else UnbilledCounter())
@@ -68,7 +68,7 @@ def _may_be_text(request: Received, content_type: str) -> bool:
 
 
 def _transcript(_request: Received, _content_type: str) -> DeliveredCounter:
-    return text_counter(FixedTokens(AUDIO_TOKENS), transcript_texts)
+    return text_counter(FixedTokens(AUDIO_TOKENS, Details(audio_input=AUDIO_TOKENS)), transcript_texts)
 
 
 def transcript_texts(answer: Json) -> list[str]:

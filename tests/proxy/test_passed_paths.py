@@ -235,6 +235,8 @@ async def test_transcripts_are_billed_as_reported_or_by_their_text(
     rig.upstream.will(reply)
     await rig.serve(form(TRANSCRIPTIONS, field("model", SLUG), FILE, b"--b--\r\n"))
     assert billed(rig) == tokens
+    counted_sound = AUDIO_TOKENS if tokens == COUNTED else 0
+    assert rig.journal.closed[-1].details == Details(audio_input=counted_sound)
 
 
 MINUTE = 1250

@@ -18,6 +18,7 @@ from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import WorkspaceRow
+from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
@@ -115,6 +116,17 @@ async def test_event_has_the_details_and_the_source_of_its_figures(rig: PathRig)
         ("COUNTED", Details()),
     ]
     assert not any(closed.is_count for closed in rig.journal.closed)
+
+
+async def test_counted_pictures_and_sound_of_a_request_are_known_as_such(rig: PathRig) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}}
+    sound = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    document = {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AAAA"}}
+    rig.upstream.will(answer(completion(usage=None)))
+    await rig.serve(asking(messages=[{"role": "user", "content": [picture, picture, sound, document]}]))
+    [closed] = rig.journal.closed
+    assert closed.details == Details(image_input=2 * IMAGE_TOKENS, audio_input=AUDIO_TOKENS)
+    assert closed.tokens.input >= 2 * IMAGE_TOKENS + AUDIO_TOKENS + DOCUMENT_TOKENS
 
 
 async def test_call_is_reported_completely(rig: PathRig) -> None:

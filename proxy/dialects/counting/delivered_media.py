@@ -88,7 +88,7 @@ class SpeechCounter:
     @property
     def media(self) -> Details:
         weight = self._bytes * SPEECH_TOKENS_PER_MINUTE * TOKEN // (60 * self._bytes_per_s())
-        return Details(audio_output=tokens_of(weight))
+        return self._request.media._replace(audio_output=tokens_of(weight))
 
     def _bytes_per_s(self) -> int:
         format_of_bytes = next((name for opening, name in _OPENINGS if self._opening.startswith(opening)), None)
@@ -134,7 +134,7 @@ class PictureCounter:
 
     @property
     def media(self) -> Details:
-        return Details(image_output=self._tokens)
+        return self._request.media._replace(image_output=self._tokens)
 
     def _add(self, event: Json) -> None:
         kind = event.get("type")
@@ -178,7 +178,8 @@ class MixedCounter:
 
     @property
     def media(self) -> Details:
-        return self._media.media
+        asked = self._text.media
+        return self._media.media._replace(audio_input=asked.audio_input, image_input=asked.image_input)
 
 
 def with_media(text: DeliveredCounter, members: Json) -> DeliveredCounter:

@@ -46,12 +46,18 @@ class AskedTokens(Protocol):
     @property
     def tokens(self) -> int: ...
 
+    @property
+    def media(self) -> Details:
+        """The sound and the pictures in them."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedTokens:
     """The input of a request that is not read."""
 
     tokens: int
+    media: Details = NO_DETAILS
 
 
 class StreamCounter:
@@ -59,7 +65,6 @@ class StreamCounter:
 
     __slots__ = ("_lessons", "_long_line", "_pattern", "_request", "_texts", "_unfinished", "_weight", "pending")
     expects_usage = True
-    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self._request = request
@@ -85,6 +90,10 @@ class StreamCounter:
         self.count()
         partial_texts = [text for data in _data_of(self._unfinished) for text in _texts_of(data, self._texts)]
         return _tokens(self._weight + weight_of("".join(partial_texts)), self._request, reported_input)
+
+    @property
+    def media(self) -> Details:
+        return self._request.media
 
     def _texts_frame_by_frame(self, pending: list[bytes]) -> list[str]:
         plain: list[bytes] = []
@@ -153,7 +162,7 @@ class FormCounter:
 
     @property
     def media(self) -> Details:
-        return NO_DETAILS if self._counter is None else self._counter.media
+        return (self._counter or self._of_form(Form.OTHER)).media
 
     def _chosen(self) -> DeliveredCounter | None:
         """The counter of the answer's form. None as long as nothing but white space came."""
@@ -179,7 +188,6 @@ class BodyCounter:
 
     __slots__ = ("_request", "_rest", "_texts", "_weight", "pending")
     expects_usage = True
-    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens, texts: TextExtractor) -> None:
         self.pending: list[bytes] = []
@@ -202,6 +210,10 @@ class BodyCounter:
         self.count()
         return _tokens(self._weight + self._weight_of(self._rest), self._request, reported_input)
 
+    @property
+    def media(self) -> Details:
+        return self._request.media
+
     def _weight_of(self, piece: bytes) -> int:
         """The weight of the texts in a piece. A piece that has not the dialect's form counts as if all were output."""
         if len(piece) > MAX_PARSED_BYTES or (self._weight and not piece.lstrip(_BETWEEN).startswith(_OBJECTS)):
@@ -217,7 +229,6 @@ class NoTextCounter:
 
     __slots__ = ("_request", "pending")
     expects_usage = True
-    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens) -> None:
         self.pending: list[bytes] = []
@@ -229,13 +240,16 @@ class NoTextCounter:
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         return _tokens(0, self._request, reported_input)
 
+    @property
+    def media(self) -> Details:
+        return self._request.media
+
 
 class PlainTextCounter:
     """Counts an answer that is text alone, piece by piece."""
 
     __slots__ = ("_request", "_weight", "pending")
     expects_usage = True
-    media = NO_DETAILS
 
     def __init__(self, request: AskedTokens) -> None:
         self.pending: list[bytes] = []
@@ -249,6 +263,10 @@ class PlainTextCounter:
     def tokens(self, reported_input: Tokens | None) -> Tokens:
         self.count()
         return _tokens(self._weight, self._request, reported_input)
+
+    @property
+    def media(self) -> Details:
+        return self._request.media
 
 
 class UnbilledCounter:

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from policy.billing import NO_DETAILS, Details
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS, Sample, sample_of, tokens_of
 from proxy.json_text.large_json import Outline
 from proxy.records.messages import Received
@@ -29,10 +30,12 @@ _VALUE_BYTES = 8
 _TEXT_MEMBERS = ("messages", "input", "prompt", "system", "instructions")
 _SERIALIZED_MEMBERS = ("tools", "functions", "response_format")
 """The model sees these as JSON, names of members included."""
+_PICTURES = frozenset(("image", "image_url", "input_image"))
+_SOUNDS = frozenset(("audio", "audio_url", "input_audio"))
 _MEDIA_TOKENS = {
-    **dict.fromkeys(("image", "image_url", "input_image"), IMAGE_TOKENS),
+    **dict.fromkeys(_PICTURES, IMAGE_TOKENS),
     **dict.fromkeys(("document", "file", "input_file", "video", "video_url"), DOCUMENT_TOKENS),
-    **dict.fromkeys(("audio", "audio_url", "input_audio"), AUDIO_TOKENS),
+    **dict.fromkeys(_SOUNDS, AUDIO_TOKENS),
 }
 _MEMBERS_WITHOUT_TEXT = frozenset(
     ("type", "role", "id", "call_id", "tool_call_id", "tool_use_id", "cache_control", "signature", "encrypted_content")
@@ -43,13 +46,14 @@ _NO_TEXT = Sample()
 class RequestTokens:
     """A request's text, and its token count once it was asked for."""
 
-    __slots__ = ("_json", "_media_tokens", "_members", "_sample", "_tokens")
+    __slots__ = ("_json", "_media", "_media_tokens", "_members", "_sample", "_tokens")
 
     def __init__(self, request: Received, members: Sequence[str] = _TEXT_MEMBERS) -> None:
         """`members`: those that hold the text that the model sees."""
         self._members = members
         self._tokens: int | None = None
         self._media_tokens = 0
+        self._media = NO_DETAILS
         self._sample = _NO_TEXT
         self._json: Json | None = None
         if len(request.body) <= KEPT_BYTES:
@@ -67,6 +71,11 @@ class RequestTokens:
             self._sample = _NO_TEXT
         return self._tokens
 
+    @property
+    def media(self) -> Details:
+        """The sound and the pictures in `tokens`."""
+        return self._media if self.tokens else NO_DETAILS
+
     def _read(self, json: Json, outline: Outline | None, size_bytes: int) -> None:
         collected = _TextCollector()
         for name in _SERIALIZED_MEMBERS:
@@ -77,6 +86,7 @@ class RequestTokens:
         if outline is not None:
             texts = list(islice(outline.original_segments(collected.texts, MAX_VALUES), MAX_VALUES))
         self._media_tokens = collected.tokens
+        self._media = Details(audio_input=collected.audio_tokens, image_input=collected.image_tokens)
         self._sample = sample_of(texts)
         if max(collected.values, len(texts)) >= MAX_VALUES:
             seen_bytes = sum(map(len, texts)) + collected.values * _VALUE_BYTES
@@ -86,11 +96,13 @@ class RequestTokens:
 class _TextCollector:
     """Collects the texts of a request, and counts the tokens of all else: other media, and prompts given as tokens."""
 
-    __slots__ = ("texts", "tokens", "values")
+    __slots__ = ("audio_tokens", "image_tokens", "texts", "tokens", "values")
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.tokens = 0
+        self.audio_tokens = 0
+        self.image_tokens = 0
         self.values = 0
 
     def read(self, stack: list[Any]) -> None:
@@ -115,6 +127,8 @@ class _TextCollector:
         if tokens is not None:
             if (text := _text_of_document(value)) is None:
                 self.tokens += tokens
+                self.audio_tokens += tokens if kind in _SOUNDS else 0
+                self.image_tokens += tokens if kind in _PICTURES else 0
             else:
                 stack.append(text)
         elif kind == "tool_use":
