@@ -178,8 +178,8 @@ class MixedCounter:
 
     @property
     def media(self) -> Details:
-        asked = self._text.media
-        return self._media.media._replace(audio_input=asked.audio_input, image_input=asked.image_input)
+        request = self._text.media
+        return self._media.media._replace(audio_input=request.audio_input, image_input=request.image_input)
 
 
 def with_media(text: DeliveredCounter, members: Json) -> DeliveredCounter:
