@@ -71,6 +71,7 @@ from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.full_collections import collect_when_idle
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
+from control.resources.alerts.watch import AlertWatch
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.published_prices import PricePublisher
 from control.resources.billing.unsent_metadata import UnsentMetadata
@@ -156,6 +157,7 @@ def build(settings: Settings) -> web.Application:
     metrics.watch_event_clock(lambda: clock.behind_s)
     book = LocalLoadBook() if redis is None else RedisLoadBook(redis)
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
+    counters = UsageCounters(redis) if redis is not None else None
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
     app[DEPENDENCIES] = Dependencies(
@@ -178,9 +180,10 @@ def build(settings: Settings) -> web.Application:
         links=LinkSealer(settings.secret_keys),
         usage_links=UsageLinkSealer(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
+        alerts=AlertWatch(store, counters, metrics.limit_alert),
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
-        counters=UsageCounters(redis) if redis is not None else None,
+        counters=counters,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()
@@ -194,7 +197,7 @@ def build(settings: Settings) -> web.Application:
     app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
-    app.cleanup_ctx.extend([_hourly_sums, _published_prices])
+    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
@@ -283,6 +286,12 @@ async def _hourly_sums(app: web.Application) -> AsyncIterator[None]:
 
 async def _published_prices(app: web.Application) -> AsyncIterator[None]:
     task = asyncio.create_task(PricePublisher(app[DEPENDENCIES].store).publish_for_ever())
+    yield
+    await cancelled(task)
+
+
+async def _alerts(app: web.Application) -> AsyncIterator[None]:
+    task = asyncio.create_task(app[DEPENDENCIES].alerts.run())
     yield
     await cancelled(task)
 

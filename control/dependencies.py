@@ -12,6 +12,7 @@ from control.edges.sql.last_used import LastUsed
 from control.edges.sql.store import Store
 from control.edges.telemetry.metrics import Metrics
 from control.readiness import ReadinessChecks
+from control.resources.alerts.watch import AlertWatch
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
@@ -58,6 +59,7 @@ class Dependencies:
     links: LinkSealer
     usage_links: UsageLinkSealer
     checkpoint_store: CheckpointStore
+    alerts: AlertWatch
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]
     older_proxies: OlderProxies
     counters: UsageCounters | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from control.edges.sql import webhook_rows
+from control.edges.sql.alerts.rows import forget_alerts
 from control.edges.sql.audit.rows import delete_audit_events
 from control.edges.sql.billing.hourly_progress import delete_sums_before, oldest_not_added
 from control.edges.sql.console.session_rows import delete_expired
@@ -26,6 +27,8 @@ DAY_MS = 86_400_000
 DELIVERED_DAYS = 7
 SENDER_DAYS = 31
 """The longest silence of a proxy after which its last batch of traffic is still taken once."""
+ALERT_DAYS = 62
+"""The time after which no window of an alert is looked at any more: longer than a month, and the next one's start."""
 ROWS_AT_ONCE = 2_000
 
 
@@ -63,6 +66,9 @@ async def delete_old_records(store: Store, days: RetentionDays) -> int:
     deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
     deleted += await store.transact(partial(forget_senders, before_ms=now_ms - SENDER_DAYS * DAY_MS))
     deleted += await store.transact(partial(forget_deleted_groups, before_ms=min(events_ms, sums_ms)))
+    deleted += await in_batches(
+        store, partial(forget_alerts, before_ms=now_ms - ALERT_DAYS * DAY_MS, limit=ROWS_AT_ONCE)
+    )
     return deleted + await store.transact(webhook_rows.forget_orphans)
 
 

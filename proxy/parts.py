@@ -10,6 +10,7 @@ from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target
+from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
@@ -277,6 +278,9 @@ class Meters(Protocol):
 
     def limit_decision(self, decision: LimitDecision) -> None:
         """Count a decision: `admitted`, `refused` (by which type and unit), `unavailable`."""
+
+    def limit_reached(self, limit: ReachedLimit) -> None:
+        """Have control told that a usage limit, whose use leaves no room, has refused a call."""
 
     # settle
 

@@ -18,6 +18,7 @@ import uvloop
 
 from control.edges.process.data_directory import DataDirectory
 from policy.hosts import EgressRules
+from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.sealing import parse_keys
@@ -98,6 +99,9 @@ class NoMeters:
         pass
 
     def limit_decision(self, decision: LimitDecision) -> None:
+        pass
+
+    def limit_reached(self, limit: ReachedLimit) -> None:
         pass
 
     def finished(self, call: RequestReport) -> None:

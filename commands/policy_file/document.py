@@ -3,6 +3,7 @@
 See docs/reference/policy-files.md#the-file.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from commands.policy_file.schema_check import Problem, problems_of
 from commands.policy_file.trees import parents_first, path_up
 from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Webhook
 from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
+from policy.billing import EVENT_TYPE
 from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import IllegalLimitsError, Limit, SlugLimits, check_slug_limits, limit_of
 
@@ -75,6 +77,7 @@ def _groups(items: list[dict[str, Any]], place: Place, above: str | None) -> Ite
             Enforcement(mode) if mode else None,
             item.get("parent") if above is None else above,
             tuple(slug_limits(entry) for entry in item.get("models", [])),
+            tuple(sorted(item.get("alert_percents", ()))),
         )
         yield (*place, index), group
         yield from _groups(item.get("groups", []), (*place, index, "groups"), group.external_entity_id)
@@ -91,17 +94,23 @@ def _limit(item: dict[str, Any]) -> Limit:
 
 
 def _webhook(item: dict[str, Any]) -> Webhook:
-    return Webhook(item["url"], item.get("description"), item.get("enabled", True), item.get("include_details", False))
+    return Webhook(
+        item["url"],
+        item.get("description"),
+        item.get("enabled", True),
+        item.get("include_details", False),
+        event_types=tuple(sorted(item.get("event_types", (EVENT_TYPE,)))),
+        group=item.get("group"),
+    )
 
 
 def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
-    """The same webhooks; those with the same URL and description numbered from 1."""
-    counts: dict[tuple[str, str | None], int] = {}
+    """The same webhooks; those with the same URL, description and group numbered from 1."""
+    counts: Counter[Any] = Counter()
     result: list[Webhook] = []
     for webhook in webhooks:
-        identity = (webhook.url, webhook.description)
-        counts[identity] = counts.get(identity, 0) + 1
-        result.append(replace(webhook, number=counts[identity]))
+        counts[webhook.identity] += 1
+        result.append(replace(webhook, number=counts[webhook.identity]))
     return tuple(result)
 
 

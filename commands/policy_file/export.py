@@ -9,6 +9,7 @@ from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.schema import VERSION
 from commands.policy_file.steps import wire_models
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
+from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 
 DEFAULT_NAME = "policy"
@@ -101,6 +102,8 @@ def _group(group: Group) -> dict[str, Any]:
         item["name"] = group.name
     if group.parent is None and group.enforcement is Enforcement.CASCADING:
         item["limit_enforcement"] = group.enforcement.value
+    if group.alert_percents:
+        item["alert_percents"] = list(group.alert_percents)
     item["models"] = [{name: value for name, value in entry.items() if value} for entry in wire_models(group.models)]
     return item
 
@@ -109,5 +112,9 @@ def _webhook(webhook: Webhook) -> dict[str, Any]:
     item: dict[str, Any] = {"url": webhook.url}
     if webhook.description is not None:
         item["description"] = webhook.description
+    if webhook.event_types != (EVENT_TYPE,):
+        item["event_types"] = list(webhook.event_types)
+    if webhook.group is not None:
+        item["group"] = webhook.group
     item |= {} if webhook.enabled else {"enabled": False}
     return item | ({"include_details": True} if webhook.include_details else {})

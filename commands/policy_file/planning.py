@@ -63,8 +63,9 @@ def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: 
     planner.secrets(file.secrets, workspace, values)
     planner.endpoints(file, workspace)
     planner.groups(file.groups, workspace.groups)
+    planner.check_groups_of_webhooks(file, workspace.groups)
     planner.webhooks(file.webhooks, workspace.webhooks)
-    planner.check_deleted(workspace)
+    planner.check_deleted(workspace, file.webhooks)
     planner.check_cascade(workspace.groups)
     return Plan(file.name, tuple(planner.changes), tuple(planner.refusals), tuple(planner.notes), planner.unchanged)
 
@@ -157,8 +158,14 @@ class _Planner:
             return True
         return False
 
+    def check_groups_of_webhooks(self, file: PolicyFile, existing: Mapping[str, OwnedResource[Group]]) -> None:
+        names = {*existing, *(group.external_entity_id for group in file.groups)}
+        for webhook in file.webhooks:
+            if webhook.group is not None and webhook.group not in names:
+                self.refusals.append(f"webhook {webhook.key}: there is no group {webhook.group}")
+
     def webhooks(self, file_webhooks: Sequence[Webhook], existing: Sequence[OwnedResource[Webhook]]) -> None:
-        """Pair webhooks of the same URL and description: first the file's own, then those of nobody."""
+        """Pair webhooks of the same URL, description and group: first the file's own, then those of nobody."""
         rest = sorted(existing, key=lambda present: (present.owner != self._owner, present.owner is not None))
         choices: dict[str, OwnedResource[Webhook]] = {}
         for is_enough in (_is_same_webhook, _has_same_receiver):
@@ -220,7 +227,7 @@ class _Planner:
         else:
             self.changes.append(Change(Action.DELETE, kind, key, present, None))
 
-    def check_deleted(self, workspace: Workspace) -> None:
+    def check_deleted(self, workspace: Workspace, webhooks: Sequence[Webhook]) -> None:
         """Check that nothing which stays needs, or would be deleted with, what goes."""
         going = {(change.kind, change.key) for change in self.changes if change.action is Action.DELETE}
         targets = {endpoint.value.slug: endpoint.value.target for endpoint in workspace.endpoints.values()}
@@ -229,6 +236,9 @@ class _Planner:
             name = target.get("secret")
             if (Kind.SECRET, name) in going and (Kind.ENDPOINT, slug) not in going:
                 self.refusals.append(f"secret {name}: endpoint {slug} still uses it; it cannot be deleted")
+        for webhook in webhooks:
+            if (Kind.GROUP, webhook.group) in going:
+                self.refusals.append(f"group {webhook.group}: webhook {webhook.key} is for it; it cannot be deleted")
         parents = {key: group.value.parent for key, group in workspace.groups.items()}
         parents |= {change.key: change.after.parent for change in self.changes if isinstance(change.after, Group)}
         for key, parent in parents.items():
@@ -247,7 +257,7 @@ class _Planner:
 
 
 def _has_same_receiver(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
-    return (present.value.url, present.value.description) == (webhook.url, webhook.description)
+    return present.value.identity == webhook.identity
 
 
 def _is_same_webhook(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
@@ -258,8 +268,8 @@ def _drifted(kind: Kind, key: str) -> str:
     return f"{kind} {key}: something else changed it since it was applied; --overwrite-drift overwrites that"
 
 
-def _group_identity(group: Group) -> tuple[str | None, frozenset[Any]]:
-    return group.name, entries(group.models)
+def _group_identity(group: Group) -> tuple[str | None, tuple[int, ...], frozenset[Any]]:
+    return group.name, group.alert_percents, entries(group.models)
 
 
 def entries(models: Sequence[SlugLimits]) -> frozenset[Any]:

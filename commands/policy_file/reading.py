@@ -8,6 +8,7 @@ from commands.lists import Told, all_items
 from commands.policy_file.document import numbered, slug_limits
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, Webhook, Workspace
+from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook)
@@ -28,12 +29,13 @@ async def read_workspace(client: Client, values: Mapping[str, str], report: Told
     names = {secret["id"]: secret["name"] for secret in secrets}
     endpoints = [_owned(item, _endpoint(item, names)) for item in await all_items(client, ENDPOINTS)]
     groups = await all_items(client, GROUPS, report, effective_models="false")
+    external = {item["id"]: item["metadata"]["external_entity_id"] for item in groups}
     webhooks = await all_items(client, WEBHOOKS)
-    numbers = numbered([_webhook(item) for item in webhooks])
+    numbers = numbered([_webhook(item, external) for item in webhooks])
     return Workspace(
         {item["name"]: _owned(item, Secret(item["name"])) for item in secrets},
         {endpoint.value.slug: endpoint for endpoint in endpoints},
-        _groups(groups),
+        _groups(groups, external),
         tuple(_owned(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
         {model["id"]: model["name"] for model in await all_items(client, MODELS)},
         await _compared(client, values.items() & {(name, values.get(name)) for name in names.values()}),
@@ -65,9 +67,8 @@ def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
     return Endpoint(item["slug"], target)
 
 
-def _groups(items: Sequence[Mapping[str, Any]]) -> dict[str, OwnedResource[Group]]:
+def _groups(items: Sequence[Mapping[str, Any]], external: Mapping[str, str]) -> dict[str, OwnedResource[Group]]:
     """Read groups by external id, parents first: lists are ordered by the clocks of several control processes."""
-    external = {item["id"]: item["metadata"]["external_entity_id"] for item in items}
     groups = {external[item["id"]]: _owned(item, _group(item, external)) for item in items}
     ordered = parents_first([group.value for group in groups.values()])
     return {group.external_entity_id: groups[group.external_entity_id] for group in ordered}
@@ -83,8 +84,18 @@ def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:
         Enforcement(hierarchy["limit_enforcement"]),
         None if parent is None else external.get(parent, parent),
         tuple(slug_limits(entry) for entry in item["models"]),
+        tuple(item.get("alert_percents", ())),  # control of the version before shows none
     )
 
 
-def _webhook(item: Mapping[str, Any]) -> Webhook:
-    return Webhook(item["url"], item["description"], item["enabled"], item.get("include_details", False))
+def _webhook(item: Mapping[str, Any], external: Mapping[str, str]) -> Webhook:
+    """A group that was deleted keeps its id: then the webhook differs from any in a file."""
+    group = item.get("group_id")
+    return Webhook(
+        item["url"],
+        item["description"],
+        item["enabled"],
+        item.get("include_details", False),
+        event_types=tuple(sorted(item.get("event_types", (EVENT_TYPE,)))),
+        group=None if group is None else external.get(group, group),
+    )

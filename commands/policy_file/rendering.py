@@ -94,6 +94,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
         case Webhook():
             yield "enabled", value.enabled
             yield "include_details", value.include_details
+            yield "event_types", ", ".join(value.event_types)
 
 
 def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -108,6 +109,7 @@ def _group_fields(group: Group) -> Iterator[tuple[str, Any]]:
     yield "name", group.name
     yield "parent", group.parent
     yield "limit_enforcement", None if group.enforcement is None else group.enforcement.value
+    yield "alert_percents", ", ".join(map(str, group.alert_percents)) or None
     for entry in group.models:
         yield from _entry_fields(entry)
 

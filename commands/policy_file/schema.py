@@ -3,7 +3,9 @@
 import re
 from typing import Any
 
+from policy.billing import EVENT_TYPE
 from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
+from policy.limits.alerts import LIMIT_ALERT, MAX_PERCENTS, WHOLE
 from policy.limits.groups import MAX_MODELS, Enforcement
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
@@ -79,6 +81,13 @@ def _group(**more: Schema) -> Schema:
         limit_enforcement={"enum": [mode.value for mode in Enforcement]},
         models=_list("model", "The slugs that the group may call.", MAX_MODELS),
         groups=_list("nested_group", "The groups below this one."),
+        alert_percents={
+            "type": "array",
+            "items": {"type": "integer", "minimum": 1, "maximum": WHOLE},
+            "maxItems": MAX_PERCENTS,
+            "uniqueItems": True,
+            "description": "The percents of DAY and MONTH limits at which webhooks are told.",
+        },
         **more,
     )
 
@@ -93,7 +102,7 @@ SCHEMA: Schema = {
         secrets=_list("secret", "Upstream credentials, by reference."),
         endpoints=_list("endpoint", "Slugs and their targets."),
         groups=_list("group", "Groups, their access and their limits."),
-        webhooks=_list("webhook", "Receivers of billing events."),
+        webhooks=_list("webhook", "Receivers of billing events and of alerts on limits."),
     ),
     "$defs": {
         "secret": _object(
@@ -124,6 +133,14 @@ SCHEMA: Schema = {
             description={"type": "string", "maxLength": 255, "pattern": _NO_NUL},
             enabled={"type": "boolean", "description": "True by default."},
             include_details={"type": "boolean", "description": "Messages with details and costs. False by default."},
+            event_types={
+                "type": "array",
+                "items": {"enum": [EVENT_TYPE, LIMIT_ALERT]},
+                "minItems": 1,
+                "uniqueItems": True,
+                "description": f"{EVENT_TYPE} by default.",
+            },
+            group=_text(255, "The external_entity_id of the group that it is told of, with those below it."),
         ),
     },
 }

@@ -12,6 +12,7 @@ from commands.policy_file.cascade import Transition, intermediate_models
 from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
+from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.snapshot import models_entry_to_wire
@@ -101,6 +102,10 @@ def _webhook(change: Change, owner: str) -> Iterator[Step]:
     if change.before is None:
         details = {"include_details": True} if goal.include_details else {}
         described = {"url": goal.url, "description": goal.description, **details, **body}
+        if goal.event_types != (EVENT_TYPE,):
+            described["event_types"] = list(goal.event_types)
+        if goal.group is not None:
+            described["group_id"] = IdOf(Kind.GROUP, goal.group)
         yield Step("POST", (WEBHOOKS,), Kind.WEBHOOK, key, "create", described)
         if not goal.enabled:
             yield Step(
@@ -111,6 +116,8 @@ def _webhook(change: Change, owner: str) -> Iterator[Step]:
             body["enabled"] = goal.enabled
             if change.before.value.include_details != goal.include_details:
                 body["include_details"] = goal.include_details
+            if goal.event_types != change.before.value.event_types:
+                body["event_types"] = list(goal.event_types)
         yield Step("PATCH", (WEBHOOKS, change.before.id), Kind.WEBHOOK, key, change.action.value, body)
 
 
@@ -166,6 +173,8 @@ def _final(change: Change, between: Sequence[SlugLimits] | None, owner: str) -> 
     body: dict[str, Any] = {"managed_by": owner}
     if goal.name != was.name:
         body["metadata"] = {"name": goal.name}
+    if goal.alert_percents != was.alert_percents:
+        body["alert_percents"] = list(goal.alert_percents)
     if entries(goal.models) != entries(was.models if between is None else between):
         body["models"] = wire_models(goal.models)
     was_tightened = between is not None and entries(between) != entries(was.models)
@@ -180,12 +189,14 @@ def _creation(goal: Group, owner: str) -> Step:
     if goal.parent is not None:
         hierarchy["parent_group_id"] = IdOf(Kind.GROUP, goal.parent)
     key = goal.external_entity_id
-    body = {
+    body: dict[str, Any] = {
         "metadata": {"external_entity_id": key, "name": goal.name},
         "models": wire_models(goal.models),
         "hierarchy": hierarchy,
         "managed_by": owner,
     }
+    if goal.alert_percents:
+        body["alert_percents"] = list(goal.alert_percents)
     return Step("POST", (GROUPS,), Kind.GROUP, key, "create", body)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 
@@ -48,22 +49,34 @@ class Group:
     enforcement: Enforcement | None = None
     parent: str | None = None
     models: tuple[SlugLimits, ...] = ()
+    alert_percents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """A receiver of billing events. `number` tells apart those with the same URL and description, from 1."""
+    """A receiver of billing events or alerts. `group`: the external id of the only one that it is told of, if any.
+
+    `number` tells apart those with the same URL, description and group, from 1.
+    """
 
     url: str
     description: str | None = None
     enabled: bool = True
     include_details: bool = False
     number: int = 1
+    event_types: tuple[str, ...] = (EVENT_TYPE,)
+    group: str | None = None
+
+    @property
+    def identity(self) -> tuple[str, str | None, str | None]:
+        """The members that cannot change, or by which people know it."""
+        return self.url, self.description, self.group
 
     @property
     def key(self) -> str:
         described = "" if self.description is None else f" ({self.description})"
-        return f"{self.url}{described}{'' if self.number == 1 else f' #{self.number}'}"
+        scope = "" if self.group is None else f" for {self.group}"
+        return f"{self.url}{described}{scope}{'' if self.number == 1 else f' #{self.number}'}"
 
 
 @dataclass(frozen=True, slots=True)

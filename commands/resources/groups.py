@@ -30,6 +30,28 @@ _slug_option = click.option(
 )
 
 
+def _percents(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> list[int] | None:
+    """Parse percents; None if there are none, an empty list for `none`. Raises click.BadParameter."""
+    if not texts:
+        return None
+    if texts == ("none",):
+        return []
+    try:
+        return [int(text) for text in texts]
+    except ValueError:
+        raise click.BadParameter("expected whole numbers from 1 to 100, or none alone") from None
+
+
+_percent_option = click.option(
+    "--alert-percent",
+    "alert_percents",
+    multiple=True,
+    callback=_percents,
+    metavar="N",
+    help="A percent of DAY and MONTH limits at which webhooks are told. May be repeated; `none` alone: no percent.",
+)
+
+
 @click.group()
 def groups() -> None:
     """Groups: who may call which slugs, and how much. ID is a group's id or external id."""
@@ -61,13 +83,15 @@ def get(group: str, connection: Connection) -> None:
 )
 @_slug_option
 @_limit_option
+@_percent_option
 @file_option
 @over_api
 def create(external_id: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Create a group with the external id ID."""
     metadata = only(external_entity_id=external_id, name=flags["name"])
     hierarchy = only(limit_enforcement=flags["enforcement"])
-    body = body_of(file, {name: part for name, part in (("metadata", metadata), ("hierarchy", hierarchy)) if part})
+    members = {name: part for name, part in (("metadata", metadata), ("hierarchy", hierarchy)) if part}
+    body = body_of(file, members | only(alert_percents=flags["alert_percents"]))
     _add_models(body, body.get("models") or [], flags["slugs"], flags["limits"])
 
     async def work(client: Client) -> Any:
@@ -85,11 +109,13 @@ def create(external_id: str | None, connection: Connection, file: TextIO | None,
 @_slug_option
 @_limit_option
 @click.option("--remove-slug", "removed", multiple=True, help="Take access to a slug away. May be repeated.")
+@_percent_option
 @file_option
 @over_api
 def set_group(group: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change a group. Flags change what they name and leave the rest; `models` of -f replaces the whole list."""
-    body = body_of(file, {} if flags["name"] is None else {"metadata": {"name": flags["name"] or None}})
+    members: dict[str, Any] = {} if flags["name"] is None else {"metadata": {"name": flags["name"] or None}}
+    body = body_of(file, members | only(alert_percents=flags["alert_percents"]))
     changes_models = bool(flags["slugs"] or flags["limits"] or flags["removed"])
     check_something(body or only(models=changes_models or None))
 

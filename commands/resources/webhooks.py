@@ -1,4 +1,4 @@
-"""`tollgate webhooks`: receivers of billing events (docs/reference/command-line.md#resources)."""
+"""`tollgate webhooks`: receivers of billing events and alerts (docs/reference/command-line.md#resources)."""
 
 from typing import Any, TextIO
 
@@ -12,14 +12,23 @@ from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.lists import items_of, print_items, print_list
 from commands.output import Column
+from policy.billing import EVENT_TYPE
+from policy.limits.alerts import LIMIT_ALERT
 
 _DETAILS = "Whether the events of messages have details and costs."
 _webhook = click.argument("webhook", metavar="ID|URL")
+_event_type_option = click.option(
+    "--event-type",
+    "event_types",
+    multiple=True,
+    type=click.Choice([EVENT_TYPE, LIMIT_ALERT], case_sensitive=False),
+    help="Messages that it is sent; billing events by default. May be repeated.",
+)
 
 
 @click.group()
 def webhooks() -> None:
-    """Receivers of billing events."""
+    """Receivers of billing events and of alerts on limits."""
 
 
 @webhooks.command("list")
@@ -41,12 +50,22 @@ def get(webhook: str, connection: Connection) -> None:
 @click.argument("receiver", metavar="URL", required=False)
 @click.option("--description", help="What it is for.")
 @click.option("--include-details", is_flag=True, default=None, help=_DETAILS)
+@_event_type_option
+@click.option("--group", metavar="ID", help="Tell it of this group, by id or external id, and of those below it alone.")
 @file_option
 @over_api
 def create(receiver: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Create a webhook and print it with its secret. The secret is shown only here."""
-    body = body_of(file, only(url=receiver, **flags))
-    call_and_print(connection, "POST", names.WEBHOOKS, body)
+    event_types = list(flags.pop("event_types")) or None
+    group = flags.pop("group")
+    body = body_of(file, only(url=receiver, event_types=event_types, **flags))
+
+    async def work(client: Client) -> Any:
+        if group is not None:
+            body["group_id"] = await names.group_id(client, group)
+        return await client.call("POST", names.WEBHOOKS, body)
+
+    print_answer(connection, connection.run(work))
 
 
 @webhooks.command("set")
@@ -55,11 +74,13 @@ def create(receiver: str | None, connection: Connection, file: TextIO | None, **
 @click.option("--description", help="What it is for; an empty text removes it.")
 @click.option("--enable/--disable", "enabled", default=None, help="Events that come in while disabled are never sent.")
 @click.option("--include-details/--no-include-details", default=None, help=_DETAILS)
+@_event_type_option
 @file_option
 @over_api
 def set_webhook(webhook: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
     """Change a webhook."""
-    members = only(url=flags.pop("receiver"), **flags)
+    event_types = list(flags.pop("event_types")) or None
+    members = only(url=flags.pop("receiver"), event_types=event_types, **flags)
     if members.get("description") == "":
         members["description"] = None
     body = body_of(file, members)
@@ -149,6 +170,8 @@ _COLUMNS = (
     Column("ID", lambda webhook: webhook["id"]),
     Column("URL", lambda webhook: webhook["url"]),
     Column("ENABLED", lambda webhook: "yes" if webhook["enabled"] else "no"),
+    Column("EVENT TYPES", lambda webhook: ", ".join(webhook.get("event_types", ()))),
+    Column("GROUP", lambda webhook: webhook.get("group_id")),
     Column("DESCRIPTION", lambda webhook: webhook["description"]),
     Column("UPDATED", lambda webhook: webhook["updated_at"]),
 )

@@ -21,6 +21,7 @@ from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
+    INTEGRAL,
     NO_NUL,
     IdText,
     Name,
@@ -40,6 +41,7 @@ from control.resources import groups
 from control.resources.changes.shown import shown_group
 from control.resources.group_usage import LimitUse, read_usage
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
+from policy.limits.alerts import MAX_PERCENTS, WHOLE
 from policy.limits.effective import Bound, bounds_of_each
 from policy.limits.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.kinds import Unit
@@ -78,12 +80,23 @@ class GroupHierarchyRequestV1(RequestV1):
     parent_group_id: IdText | None = None
 
 
+_Percents = Annotated[
+    list[Annotated[int, Field(ge=1, le=WHOLE), INTEGRAL]],
+    Field(
+        max_length=MAX_PERCENTS,
+        examples=[[50, 80, 100]],
+        description="The percents of DAY and MONTH limits at which webhooks are told (LIMIT_ALERT).",
+    ),
+]
+
+
 class CreateGatewayGroupRequestV1(OwnableRequestV1):
     """A new group."""
 
     metadata: GroupMetadataRequestV1
     models: Annotated[list[GroupModelRequestV1], Field(min_length=1, max_length=MAX_MODELS)]
     hierarchy: GroupHierarchyRequestV1 | None = None
+    alert_percents: _Percents | None = None
 
 
 class GroupMetadataPatchV1(RequestV1):
@@ -100,15 +113,17 @@ class UpdateGatewayGroupRequestV1(OwnableRequestV1):
 
     metadata: GroupMetadataPatchV1 | None = None
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
+    alert_percents: _Percents | None = None
 
     model_config = OwnableRequestV1.model_config | {
-        "json_schema_extra": not_all_null("metadata", "models", nullable=["managed_by"])
+        "json_schema_extra": not_all_null("metadata", "models", "alert_percents", nullable=["managed_by"])
     }
 
     @model_validator(mode="after")
     def _says_something(self) -> "UpdateGatewayGroupRequestV1":
-        if self.metadata is None and self.models is None and self.owner_change() is None:
-            raise ValueError("give models, metadata.name or managed_by")
+        is_empty = self.metadata is None and self.models is None and self.alert_percents is None
+        if is_empty and self.owner_change() is None:
+            raise ValueError("give models, metadata.name, alert_percents or managed_by")
         return self
 
 
@@ -159,6 +174,7 @@ class GatewayGroupV1(OwnableResponseV1):
     models: list[GroupModelV1]
     effective_models: list[EffectiveModelV1]
     hierarchy: GroupHierarchyV1
+    alert_percents: list[int]
     usage: list[GroupUsageEntryV1] | None = Field(
         None, exclude_if=lambda value: value is None, description="Present only in a list that was asked for it."
     )
@@ -201,6 +217,7 @@ async def _post(request: ApiRequest) -> Encoded:
         Enforcement(mode) if mode else None,
         hierarchy.parent_group_id,
         body.owner_change(),
+        tuple(body.alert_percents or ()),
     )
     return await _answer(await groups.create_group(request.store, request.workspace_id, new))
 
@@ -209,11 +226,13 @@ async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayGroupRequestV1)
     models = None if body.models is None else await _group_models(request.workspace_id, body.models)
     name = body.metadata.name if body.metadata else None
-    change = GroupChange(models, body.metadata is not None, name, body.owner_change())
-    counters = request.dependencies.counters
-    return await _answer(
-        await groups.change_group(request.store, counters, request.workspace_id, request.path["group_id"], change)
-    )
+    percents = None if body.alert_percents is None else tuple(body.alert_percents)
+    change = GroupChange(models, body.metadata is not None, name, body.owner_change(), percents)
+    parts = request.dependencies
+    group_id = request.path["group_id"]
+    changed = await groups.change_group(request.store, parts.counters, request.workspace_id, group_id, change)
+    parts.alerts.note([(request.workspace_id, group_id)])
+    return await _answer(changed)
 
 
 async def _get(request: ApiRequest) -> Encoded:

@@ -44,7 +44,9 @@ async def _post(request: web.Request) -> web.Response:
     authentication.check_internal(request, dependencies.settings.internal_token)
     body = await receive_batch(request)
     batch, after = await beside(OPERATOR, len(body) // CHARS_PER_ITEM, partial(parse_batch, body))
-    return web.json_response({"accepted": await dependencies.ingest.commit(batch, after)})
+    accepted = await dependencies.ingest.commit(batch, after)
+    dependencies.alerts.note({(event.workspace_id, event.group_id) for event in batch})
+    return web.json_response({"accepted": accepted})
 
 
 def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:

@@ -1,4 +1,4 @@
-"""`/v1/gateway/webhooks`: the receivers of billing events, and the deliveries to each."""
+"""`/v1/gateway/webhooks`: the receivers of billing events and of alerts on limits, and the deliveries to each."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
+    IdText,
     PageQueryV1,
     PaginationResponseV1,
     ResponseV1,
@@ -24,6 +25,7 @@ from control.records.webhooks import DeliveryRecord, WebhookRecord
 from control.resources import webhooks
 from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.webhooks import NewWebhook, WebhookChange
+from policy.billing import EVENT_TYPE
 from policy.hosts import MAX_URL_CHARS
 
 DEFAULT_OVERLAP_S = 86_400
@@ -41,12 +43,24 @@ _DETAILS = "Whether the events of messages have `details` and `cost`, by the pri
 _Description = Annotated[str, Field(max_length=255, json_schema_extra=NO_NUL)]
 
 
+_EventTypes = Annotated[
+    list[Literal["API_BILLING_USAGE", "LIMIT_ALERT"]],
+    Field(
+        min_length=1,
+        max_length=2,
+        description="The messages that it is sent: billing events, alerts on limits (LIMIT_ALERT and LIMIT_REACHED).",
+    ),
+]
+
+
 class CreateWebhookRequestV1(OwnableRequestV1):
-    """A new receiver of billing events."""
+    """A new receiver of billing events, and of alerts if it asks for them."""
 
     url: _Url
     description: _Description | None = None
     include_details: bool | None = Field(False, description=_DETAILS)
+    event_types: _EventTypes | None = Field(None, description='`["API_BILLING_USAGE"]` if it is left out.')
+    group_id: IdText | None = Field(None, description="It is told of this group and those below it alone, for ever.")
 
 
 class UpdateWebhookRequestV1(OwnableRequestV1):
@@ -60,6 +74,7 @@ class UpdateWebhookRequestV1(OwnableRequestV1):
     description: _Description | None = Field(None, description="Null removes it.")
     enabled: bool | None = None
     include_details: bool | None = Field(None, description=_DETAILS)
+    event_types: _EventTypes | None = None
     rotate_secret: Annotated[Literal[True] | None, Field(description="Create a new secret; the response shows it.")] = (
         None
     )
@@ -69,27 +84,32 @@ class UpdateWebhookRequestV1(OwnableRequestV1):
 
     model_config = OwnableRequestV1.model_config | {
         "json_schema_extra": not_all_null(
-            *("url", "enabled", "include_details", "rotate_secret"), nullable=["description", "managed_by"]
+            *("url", "enabled", "include_details", "event_types", "rotate_secret"),
+            nullable=["description", "managed_by"],
         )
     }
 
     @model_validator(mode="after")
     def _changes_something(self) -> "UpdateWebhookRequestV1":
         is_said = self.model_fields_set & {"description", "managed_by"}
-        changes = (self.url, self.enabled, self.include_details, self.rotate_secret)
+        changes = (self.url, self.enabled, self.include_details, self.event_types, self.rotate_secret)
         if not is_said and all(change is None for change in changes):
-            raise ValueError("give url, description, enabled, include_details, rotate_secret or managed_by")
+            raise ValueError(
+                "give url, description, enabled, include_details, event_types, rotate_secret or managed_by"
+            )
         return self
 
 
 class WebhookV1(OwnableResponseV1):
-    """A receiver of billing events. `secret` is shown only in the response that creates it."""
+    """A receiver of billing events or alerts. `secret` is shown only in the response that creates it."""
 
     id: str
     url: str
     description: str | None
     enabled: bool
     include_details: bool
+    event_types: list[str]
+    group_id: str | None
     created_at: TimeText
     updated_at: TimeText
     previous_secret_expires_at: TimeText | None
@@ -152,7 +172,14 @@ async def _post(request: ApiRequest) -> WebhookV1:
     await webhooks.check_webhook_url(body.url, parts.names)
     keys = parts.settings.secret_keys
     workspace_id = request.workspace_id
-    new = NewWebhook(body.url, body.description, body.owner_change(), bool(body.include_details))
+    new = NewWebhook(
+        url=body.url,
+        description=body.description,
+        owner=body.owner_change(),
+        include_details=bool(body.include_details),
+        event_types=tuple(body.event_types or (EVENT_TYPE,)),
+        group_id=body.group_id,
+    )
     record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, new)
     return _response(record, secret)
 
@@ -184,6 +211,7 @@ async def _patch(request: ApiRequest) -> WebhookV1:
         overlap_ms=overlap_ms,
         owner=body.owner_change(),
         include_details=body.include_details,
+        event_types=None if body.event_types is None else tuple(body.event_types),
     )
     keys = parts.settings.secret_keys
     workspace_id = request.workspace_id
@@ -241,7 +269,7 @@ _AGAIN = f"{_LIST}/{{delivery_id}}/redeliver"
 _NEW = CreateWebhookRequestV1
 _CHANGE = UpdateWebhookRequestV1
 OPERATIONS = (
-    Operation("POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 409)),
+    Operation("POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 404, 409)),
     Operation("GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),
     Operation("GET", _ONE, _get, "Get a webhook", WebhookV1, errors=(404,)),
     Operation("PATCH", _ONE, _patch, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404)),

@@ -53,11 +53,16 @@ class GroupRecord:
     updated_at_ms: int
     managed_by: str | None = None
     managed_at_ms: int | None = None
+    alert_percents: tuple[int, ...] = ()
 
     @property
     def counting_owner(self) -> str:
         """The group that the counters' hashes are named after (docs/reference/limits.md#counter-layout)."""
-        return self.path.partition("/")[0] if self.group.enforcement is Enforcement.CASCADING else self.group.id
+        return self.root_id if self.group.enforcement is Enforcement.CASCADING else self.group.id
+
+    @property
+    def root_id(self) -> str:
+        return self.path.partition("/")[0]
 
     @property
     def ancestor_ids(self) -> list[str]:

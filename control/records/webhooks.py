@@ -26,6 +26,10 @@ class WebhookRecord:
     managed_by: str | None = None
     managed_at_ms: int | None = None
     include_details: bool = False
+    event_types: str = '["API_BILLING_USAGE"]'
+    """A JSON array."""
+    group_id: str | None = None
+    """The group that it is told of, with those below it. None: all groups."""
 
 
 class Receiver(NamedTuple):
@@ -33,6 +37,11 @@ class Receiver(NamedTuple):
 
     webhook_id: str
     include_details: bool
+    group_id: str | None = None
+
+    def is_told_of(self, group_path: str) -> bool:
+        """Return whether it is told of the group with this path."""
+        return self.group_id is None or self.group_id in group_path.split("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,8 @@ class DeliveryRecord:
     leased_until_ms: int
     ended_at_ms: int | None
     costs: str | None = None
+    body: str | None = None
+    """The message. None: it is made of its events."""
 
 
 @dataclass(frozen=True, slots=True)

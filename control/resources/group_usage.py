@@ -146,7 +146,7 @@ def _sorted_bounds(path: Sequence[Group]) -> list[SlugBounds]:
 
 def _usage_bounds(paths: Sequence[Sequence[Group]]) -> tuple[list[list[SlugBounds]], list[Meter]]:
     """The bounds of each path's first group by usage limits, and the meters of all."""
-    limited = {group.id: _with_usage_limits(group) for path in paths for group in path}
+    limited = {group.id: with_usage_limits(group) for path in paths for group in path}
     of_groups = [[*_bounds_by_slug([limited[group.id] for group in path])] for path in paths]
     return of_groups, _meters(chain.from_iterable(of_groups))
 
@@ -170,7 +170,7 @@ def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
         yield SlugBounds(slug, bounds, tuple(meters))
 
 
-def _with_usage_limits(group: Group) -> Group:
+def with_usage_limits(group: Group) -> Group:
     """The group without its rate limits."""
     return replace(group, models=tuple(replace(entry, rate_limits=()) for entry in group.models))
 

@@ -34,6 +34,7 @@ from control.resources.group_usage import UsageSource
 from control.resources.limit_starts import LimitsToStart, start_limits
 from control.resources.policy_feed import check_known_to_proxies
 from policy.endpoints import EndpointRuleError, check_slug
+from policy.limits.alerts import IllegalPercentsError, check_percents
 from policy.limits.counter_layout import bucket_key
 from policy.limits.groups import (
     ChildExceedsParentError,
@@ -65,16 +66,21 @@ class NewGroup:
     enforcement: Enforcement | None
     parent_id: str | None
     owner: OwnerChange | None = None
+    alert_percents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """The change that a PATCH makes. `models`, `owner` None: unchanged. `name` counts only when `renames`."""
+    """The change that a PATCH makes. `models`, `owner`, `alert_percents` None: unchanged.
+
+    `name` counts only when `renames`.
+    """
 
     models: tuple[SlugLimits, ...] | None = None
     renames: bool = False
     name: str | None = None
     owner: OwnerChange | None = None
+    alert_percents: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ class GroupInTree:
 
 async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:
     async def work(tx: WriteTx) -> GroupInTree:
+        percents = _checked_percents(new.alert_percents)
         prefixes = await owned_prefixes(tx.conn, workspace_id)
         await beside(workspace_id, len(new.models), partial(_check_models, new.models, prefixes))
         await check_known_to_proxies(tx, new.models)
@@ -95,7 +102,8 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         entries = len(new.models) * len(ancestors)
         group = await beside(workspace_id, entries, partial(_new_group, workspace_id, new, ancestors))
         path = f"{parent.path if parent else ''}{group.id}/"
-        record = with_owner(GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms), new.owner)
+        unowned = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms, alert_percents=percents)
+        record = with_owner(unowned, new.owner)
         await group_rows.insert_group(tx, record)
         _, side = await _sides(None, record)
         tx.audit(workspace_id, Change("group.create", path_of(record), None, side))
@@ -121,7 +129,14 @@ async def change_group(
         ancestors = await group_rows.ancestors_of(tx.conn, old)
         group = old.group if change.models is None else replace(old.group, models=change.models)
         name = change.name if change.renames else old.name
-        changed = replace(old, group=group, name=name, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        percents = old.alert_percents if change.alert_percents is None else _checked_percents(change.alert_percents)
+        changed = replace(
+            old,
+            group=group,
+            name=name,
+            updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1),
+            alert_percents=percents,
+        )
         record = with_owner(changed, change.owner)
         if change.models is not None and group.enforcement is Enforcement.CASCADING:
             await _check_cascade(tx, old, record, ancestors)
@@ -210,6 +225,15 @@ async def _sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple
     groups = [record.group for record in (before, after) if record is not None]
     entries = sum(len(group.models) for group in groups)
     return await beside(groups[0].workspace_id, entries, partial(group_sides, before, after))
+
+
+def _checked_percents(percents: Sequence[int]) -> tuple[int, ...]:
+    """Legal percents in ascending order."""
+    try:
+        check_percents(percents)
+    except IllegalPercentsError as error:
+        raise InvalidFieldError("alert_percents", str(error)) from None
+    return tuple(sorted(percents))
 
 
 def _check_models(models: Sequence[SlugLimits], prefixes: Collection[str]) -> None:

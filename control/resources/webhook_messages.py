@@ -8,8 +8,8 @@ See docs/reference/events-and-webhooks.md#webhook-messages.
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import product
 from operator import attrgetter
 from typing import Any
 
@@ -22,11 +22,13 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.long_work import OPERATOR, beside
+from control.records.alerts import Alert
 from control.records.ids import new_id
 from control.records.times import time_text
 from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from control.resources.billing.event_costs import Cost, EventCosts, shown_details
 from policy.billing import EVENT_TYPE, public_event
+from policy.limits.alerts import LIMIT_ALERT
 from policy.sealing import unseal
 
 EVENTS_PER_MESSAGE = 100
@@ -52,9 +54,10 @@ async def outbox(tx: WriteTx, rows: Sequence[NewEvent], receivers: Receivers) ->
     for workspace_id, theirs in by_workspace.items():
         has_details = any(receiver.include_details for receiver in receivers[workspace_id])
         costs = await _costs(tx, workspace_id, theirs) if has_details else {}
-        for receiver, keys in product(receivers[workspace_id], _messages_of(theirs)):
-            amounts = [costs[key] for key in keys] if receiver.include_details else None
-            messages.append(new_delivery(receiver.webhook_id, EVENT_TYPE, keys, now_ms, amounts))
+        for receiver in receivers[workspace_id]:
+            for keys in _messages_of([row for row in theirs if receiver.is_told_of(row.group_path)]):
+                amounts = [costs[key] for key in keys] if receiver.include_details else None
+                messages.append(new_delivery(receiver.webhook_id, EVENT_TYPE, keys, now_ms, amounts))
     await webhook_rows.insert_deliveries(tx, messages)
 
 
@@ -65,6 +68,44 @@ async def _costs(tx: WriteTx, workspace_id: str, rows: Sequence[NewEvent]) -> Ma
     costs = EventCosts(await price_rows.prices_between(tx.conn, workspace_id, slugs, min(times), max(times)))
     items = len(rows) // _COSTS_PER_ITEM
     return await beside(OPERATOR, items, lambda: {row.idempotency_key: costs.of(row) for row in rows})
+
+
+async def queue_alerts(tx: WriteTx, workspace_id: str, group_path: str, alerts: Sequence[Alert]) -> None:
+    """Write the messages of these alerts on a group to the webhooks that are told of them."""
+    receivers = (await webhook_rows.enabled_webhooks(tx.conn, [workspace_id], LIMIT_ALERT)).get(workspace_id, ())
+    now_ms = await database_ms(tx.conn)
+    messages = [
+        replace(new_delivery(receiver.webhook_id, alert.message_type, (), now_ms), body=_alert_body(alert, now_ms))
+        for alert in alerts
+        for receiver in receivers
+        if receiver.is_told_of(group_path)
+    ]
+    await webhook_rows.insert_deliveries(tx, messages)
+
+
+def _alert_body(alert: Alert, now_ms: int) -> str:
+    figures = alert.figures
+    limit = figures.limit
+    message = {
+        "type": alert.message_type,
+        "idempotencyKey": alert.id,
+        "timestamp": time_text(now_ms),
+        "data": {
+            "groupId": alert.group_id,
+            "externalEntityId": alert.external_entity_id,
+            "limit": {
+                "kind": limit.kind,
+                "type": limit.type,
+                "unit": limit.unit,
+                "threshold": figures.threshold,
+                "slug": limit.slug,
+            },
+            "used": figures.use,
+            "percent": alert.percent,
+            "window": {"start": time_text(figures.window.start_ms), "end": time_text(figures.window.end_ms)},
+        },
+    }
+    return orjson.dumps(message).decode()
 
 
 def _messages_of(rows: Iterable[NewEvent]) -> list[list[str]]:
@@ -105,6 +146,8 @@ def new_delivery(
 
 def body_of(delivery: DeliveryRecord, events: Mapping[str, Any]) -> bytes:
     """The message: the same bytes on each attempt, whatever prices are by then."""
+    if delivery.body is not None:
+        return delivery.body.encode()
     keys = orjson.loads(delivery.event_keys)
     items = {key: _event(events[key]) for key in keys if key in events}
     if delivery.costs is not None:

@@ -11,12 +11,16 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from control.edges.sql import webhook_rows
 from control.edges.sql.events.clock import database_ms
+from control.edges.sql.group_rows import find_group
 from control.edges.sql.store import Store, WriteTx
 from control.errors import (
     DeliveryInProgressError,
     DeliveryNotFoundError,
+    GroupNotFoundError,
     InvalidFieldError,
     TooManyWebhooksError,
     WebhookNotFoundError,
@@ -29,10 +33,14 @@ from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.endpoints import UpstreamUrls
 from control.resources.webhook_messages import new_delivery
+from policy.billing import EVENT_TYPE
 from policy.hosts import HostRuleError
+from policy.limits.alerts import LIMIT_ALERT
 from policy.sealing import seal, unseal
 
 TEST_TYPE = "TEST"
+EVENT_TYPES = (EVENT_TYPE, LIMIT_ALERT)
+"""The types that a webhook may ask for."""
 MAX_WEBHOOKS = 20
 """The most webhooks of a workspace: every one is sent every event."""
 SECRET_PREFIX = "whsec_"  # noqa: S105 (a prefix, no secret)
@@ -47,6 +55,8 @@ class NewWebhook:
     description: str | None = None
     owner: OwnerChange | None = None
     include_details: bool = False
+    event_types: tuple[str, ...] = (EVENT_TYPE,)
+    group_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,7 @@ class WebhookChange:
     overlap_ms: int | None = None
     owner: OwnerChange | None = None
     include_details: bool | None = None
+    event_types: tuple[str, ...] | None = None
 
 
 def new_secret() -> str:
@@ -80,9 +91,17 @@ async def create_webhook(
         if await webhook_rows.count_webhooks(tx, workspace_id) >= MAX_WEBHOOKS:
             raise TooManyWebhooksError(MAX_WEBHOOKS)
         sealed = seal(keys, id, secret, new_nonce())
+        if new.group_id is not None and await find_group(tx.conn, workspace_id, new.group_id) is None:
+            raise GroupNotFoundError
         times = (tx.now_ms, tx.now_ms)
         unowned = WebhookRecord(id, workspace_id, new.url, new.description, True, sealed, None, None, *times)
-        record = with_owner(replace(unowned, include_details=new.include_details), new.owner)
+        described = replace(
+            unowned,
+            include_details=new.include_details,
+            event_types=_types_text(new.event_types),
+            group_id=new.group_id,
+        )
+        record = with_owner(described, new.owner)
         await webhook_rows.insert_webhook(tx, record)
         tx.audit(workspace_id, Change("webhook.create", path_of(record), None, shown_webhook(record)))
         return record
@@ -104,6 +123,7 @@ async def change_webhook(
             description=change.description if change.describes else old.description,
             enabled=old.enabled if change.enabled is None else change.enabled,
             include_details=old.include_details if change.include_details is None else change.include_details,
+            event_types=old.event_types if change.event_types is None else _types_text(change.event_types),
             updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1),
         )
         if secret is not None and change.overlap_ms is not None:
@@ -203,6 +223,11 @@ async def send_test(store: Store, webhook: WebhookRecord) -> DeliveryRecord:
         return delivery
 
     return await store.transact(work)
+
+
+def _types_text(event_types: Sequence[str]) -> str:
+    """Each type once, in one order."""
+    return orjson.dumps([type for type in EVENT_TYPES if type in event_types]).decode()
 
 
 def _existing(record: WebhookRecord | None) -> WebhookRecord:

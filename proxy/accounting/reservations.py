@@ -81,6 +81,11 @@ class LimitHit:
     hard_retry_after_ms: int = 0
 
     @property
+    def leaves_no_room(self) -> bool:
+        """Return whether a usage limit refuses all calls of its window, whatever those in flight will cost."""
+        return not self.bound.limit.is_rate and self.counted_retry_after_ms > 0
+
+    @property
     def retry_after_s(self) -> int:
         """The wait that the caller is told: whole seconds, at least one."""
         wait_ms = max(self.counted_retry_after_ms, min(self.retry_after_ms, LONGEST_GUESS_MS))

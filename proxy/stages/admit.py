@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from policy.billing import MAX_COUNT
 from policy.endpoints import MODEL_API
+from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
@@ -119,6 +120,9 @@ class Admit:
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit
             self._meters.limit_decision(("refused", limit.type.value, limit.unit.value))
+            if answer.leaves_no_room:
+                place = (identified.workspace.id, answer.bound.counting_group, plan.slug)
+                self._meters.limit_reached(ReachedLimit(*place, limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
         context.rate_limit_lines = answer.lines
         self._meters.limit_decision(ADMITTED)

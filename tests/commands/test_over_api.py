@@ -419,3 +419,27 @@ def test_prices_import_sets_all_slugs_and_tells_what_it_leaves_out(api: FakeApi,
     assert "must be a date" in run(*words[:-1], "tomorrow").stderr
     assert "SLUG=NAME" in run(*words, "--slug", "acme/c").stderr
     assert len(api.bodies("PUT")) == 2
+
+
+def test_alerts_are_chosen_by_flags(api: FakeApi) -> None:
+    webhook = {"id": "whk_1", "url": "https://a.example"}
+    group = group_item(1)
+    api.answers |= {
+        "POST /v1/gateway/webhooks": webhook,
+        "PATCH /v1/gateway/webhooks/whk_1": webhook,
+        "GET /v1/gateway/webhooks": page(webhook),
+        "GET /v1/gateway/groups": page(group),
+        "POST /v1/gateway/groups": group,
+        "PATCH /v1/gateway/groups/grp_1": group,
+    }
+    done("webhooks", "create", "https://a.example", "--event-type", "limit_alert", "--group", "g1")
+    done("webhooks", "set", "whk_1", "--event-type", "LIMIT_ALERT", "--event-type", "API_BILLING_USAGE")
+    done("groups", "create", "g1", "--alert-percent", "80", "--alert-percent", "50")
+    done("groups", "set", "g1", "--alert-percent", "none")
+    assert "none alone" in run("groups", "set", "g1", "--alert-percent", "x").stderr
+    assert [*api.bodies("POST"), *api.bodies("PATCH")] == [
+        {"url": "https://a.example", "event_types": ["LIMIT_ALERT"], "group_id": "grp_1"},
+        {"metadata": {"external_entity_id": "g1"}, "alert_percents": [80, 50]},
+        {"event_types": ["LIMIT_ALERT", "API_BILLING_USAGE"]},
+        {"alert_percents": []},
+    ]

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from policy.limits.alerts import ReachedLimit
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.capacity.worker_capacity import Capacity
@@ -11,6 +12,7 @@ from proxy.capacity.worker_capacity import Capacity
 class FakeMeters:
     calls: list[RequestReport] = field(default_factory=list)
     decisions: list[tuple[str, str, str]] = field(default_factory=list)
+    limits_reached: list[ReachedLimit] = field(default_factory=list)
     unreported: list[str] = field(default_factory=list)
     overrun_tokens: int = 0
     capacity: Capacity | None = None
@@ -28,6 +30,9 @@ class FakeMeters:
 
     def limit_decision(self, decision: LimitDecision) -> None:
         self.decisions.append(decision)
+
+    def limit_reached(self, limit: ReachedLimit) -> None:
+        self.limits_reached.append(limit)
 
     def usage_not_reported(self, reason: str) -> None:
         self.unreported.append(reason)

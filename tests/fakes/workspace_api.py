@@ -66,16 +66,20 @@ class WorkspaceApi:
         external = {id: item["metadata"]["external_entity_id"] for id, item in self.items["groups"].items()}
         groups = {
             external[id]: (item["metadata"]["name"], item["group"].enforcement, external.get(item["group"].parent_id),
-                           frozenset((e.slug, frozenset(e.limits)) for e in item["group"].models))
+                           frozenset((e.slug, frozenset(e.limits)) for e in item["group"].models),
+                           item["alert_percents"])
             for id, item in self.items["groups"].items()
         }  # fmt: skip
         secrets = {name: item["value"] for name, item in self.items["secrets"].items()}
         names = {item["id"]: name for name, item in self.items["secrets"].items()}
         targets = [(item["slug"], item["targets"][0]) for item in self.items["endpoints"].values()]
         endpoints = {slug: {**target, "secret_id": names[target["secret_id"]]} for slug, target in targets}
-        members = ("url", "description", "enabled", "include_details")
-        hooks = sorted(str([w[name] for name in members]) for w in self.items["webhooks"].values())
-        return groups, secrets, endpoints, hooks
+        members = ("url", "description", "enabled", "include_details", "event_types")
+        hooks = [
+            [*(hook[name] for name in members), external.get(hook["group_id"])]
+            for hook in self.items["webhooks"].values()
+        ]
+        return groups, secrets, endpoints, sorted(map(str, hooks))
 
     def _list(self, kind: str, query: Mapping[str, Any]) -> Wire:
         if kind == "models":
@@ -187,10 +191,12 @@ class WorkspaceApi:
         models = tuple(models_entry_from_wire(entry) for entry in body["models"])
         group = Group(f"grp_{self._now}", "ws", hierarchy.get("parent_group_id"), key, mode, models)
         self._check_group(group)
-        return self._keep("groups", group.id, {"id": group.id, "metadata": body["metadata"], "group": group}, body)
+        percents = sorted(body.get("alert_percents", []))
+        item = {"id": group.id, "metadata": body["metadata"], "group": group, "alert_percents": percents}
+        return self._keep("groups", group.id, item, body)
 
     def _patch_groups(self, body: Wire, id: str) -> Wire:
-        assert body.keys() & {"metadata", "models", "managed_by"}
+        assert body.keys() & {"metadata", "models", "alert_percents", "managed_by"}
         item = dict(self._existing("groups", id))
         if "models" in body:
             models = tuple(models_entry_from_wire(entry) for entry in body["models"])
@@ -198,6 +204,8 @@ class WorkspaceApi:
             self._check_group(item["group"])
         if "metadata" in body:
             item["metadata"] = item["metadata"] | body["metadata"]
+        if "alert_percents" in body:
+            item["alert_percents"] = sorted(body["alert_percents"])
         return self._keep("groups", id, item, body)
 
     def _delete_groups(self, _body: None, id: str) -> Wire:
@@ -213,11 +221,15 @@ class WorkspaceApi:
         id = f"whk_{self._now}"
         webhook = {"id": id, "url": body["url"], "description": body["description"], "enabled": True}
         webhook["include_details"] = body.get("include_details", False)
+        webhook["event_types"] = sorted(body.get("event_types", ["API_BILLING_USAGE"]))
+        webhook["group_id"] = body.get("group_id")
+        if webhook["group_id"] is not None:
+            self._existing("groups", webhook["group_id"])
         return self._keep("webhooks", id, webhook, body) | {"secret": f"whsec_{id}"}
 
     def _patch_webhooks(self, body: Wire, id: str) -> Wire:
         item = self._existing("webhooks", id)
-        changes = {name: body[name] for name in ("enabled", "include_details") if name in body}
+        changes = {name: body[name] for name in ("enabled", "include_details", "event_types") if name in body}
         return self._keep("webhooks", id, item | changes, body)
 
     def _delete_webhooks(self, _body: None, id: str) -> Wire:

@@ -613,6 +613,33 @@ async def test_429_for_a_reservation_has_a_short_retry_after(rig: PathRig) -> No
         await running
 
 
+@pytest.mark.parametrize("unit", [Unit.DAY, Unit.MONTH])
+@pytest.mark.parametrize(("type", "threshold"), [(LimitType.REQUEST, 1), (LimitType.TOKEN, 12), (LimitType.TOKEN, 0)])
+async def test_refusal_by_a_used_up_usage_limit_is_reported(
+    rig: PathRig, type: LimitType, unit: Unit, threshold: int
+) -> None:
+    rig.directory.limit(Limit(type, unit, threshold))
+    rig.upstream.will(answer(completion()))
+    await rig.serve(asking())
+    assert (await rig.serve(asking())).status == 429
+    (limit,) = set(rig.meters.limits_reached)
+    assert (limit.group_id, limit.slug, limit.type, limit.unit) == ("g1", SLUG, type, unit)
+
+
+@pytest.mark.parametrize("limit", [Limit(LimitType.REQUEST, Unit.MINUTE, 1), Limit(LimitType.TOKEN, Unit.DAY, 100)])
+async def test_refusal_by_a_rate_limit_or_for_calls_in_flight_is_not_reported(rig: PathRig, limit: Limit) -> None:
+    rig.directory.limit(limit)
+    rig.upstream.will(asyncio.Event())
+    running = asyncio.create_task(rig.serve(asking()))
+    while not rig.upstream.calls:
+        await asyncio.sleep(0)
+    assert (await rig.serve(asking())).status == 429
+    assert rig.meters.limits_reached == []
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
 async def test_429_for_a_used_up_day_retries_at_midnight(rig: PathRig) -> None:
     rig.directory.limit(Limit(LimitType.TOKEN, Unit.DAY, 12))
     rig.upstream.will(answer(completion()))

@@ -5,16 +5,18 @@ are ignored.
 """
 
 import re
+from collections.abc import Iterable
 
 from aiohttp import web
 
 from control.api.protocol.reports import Json, items, received
 from control.errors import InvalidFieldError
-from control.resources.traffic.figures import add_traffic
+from control.resources.traffic.figures import TrafficBatch, add_traffic
+from policy.limits.alerts import ReachedLimit
 from policy.traffic import TrafficRow
 
 _SENDER = re.compile(r"[0-9a-f]{16}")
-_MAX_TEXTS = {"workspace_id": 128, "slug": 257}
+_MAX_TEXTS = {"workspace_id": 128, "group_id": 128, "slug": 257, "type": 64, "unit": 64}
 
 
 async def _post(request: web.Request) -> web.Response:
@@ -25,17 +27,30 @@ async def _post(request: web.Request) -> web.Response:
         raise InvalidFieldError("sender", "sender must be 16 hexadecimal digits")
     if type(number) is not int or not 1 <= number < 2**53:
         raise InvalidFieldError("number", "number must be a whole number of at least 1")
-    await add_traffic(dependencies.store, sender, number, await items(body, "rows", _row))
+    rows = await items(body, "rows", _row)
+    # Proxies of the version before do not send them.
+    reached = await items({"limits_reached": [], **body}, "limits_reached", _reached)
+    await add_traffic(dependencies.store, TrafficBatch(sender, number, rows, reached))
     return web.json_response({})
 
 
 def _row(wire: Json) -> TrafficRow:
     row = TrafficRow.from_wire(wire)
-    for name, longest in _MAX_TEXTS.items():
-        text = getattr(row, name)
-        if len(text) > longest or "\0" in text:
-            raise ValueError(f"{name} must be text of at most {longest} characters")
+    _check_texts(row, ("workspace_id", "slug"))
     return row
+
+
+def _reached(wire: Json) -> ReachedLimit:
+    limit = ReachedLimit.from_wire(wire)
+    _check_texts(limit, ReachedLimit._fields)
+    return limit
+
+
+def _check_texts(row: TrafficRow | ReachedLimit, names: Iterable[str]) -> None:
+    for name in names:
+        text = getattr(row, name)
+        if len(text) > _MAX_TEXTS[name] or "\0" in text:
+            raise ValueError(f"{name} must be text of at most {_MAX_TEXTS[name]} characters")
 
 
 ROUTES = [web.post("/internal/v1/traffic", _post)]

@@ -50,12 +50,13 @@ class UsageCounters:
 
     async def used(self, meters: Sequence[Meter]) -> list[Used]:
         """Read one figure per meter, in order; zeros before the first call. Raises `UsageUnavailableError`."""
-        if not meters:
-            return []
+        return await self.used_at(meters, await self.now_ms()) if meters else []
+
+    async def used_at(self, meters: Sequence[Meter], clock_ms: int) -> list[Used]:
+        """The same for a clock that shows this time. Of usage limits, the two windows that counted last are kept."""
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
         counts: list[Used] = []
         async with _redis_errors():
-            clock_ms = await self._time_ms()
             for start in range(0, len(hashes), _BATCH):
                 batch = hashes[start : start + _BATCH]
                 read = await self._redis.each([_reading(of_key) for of_key in batch])

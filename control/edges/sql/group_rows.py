@@ -1,6 +1,6 @@
 """Queries on `groups`. Locking the root's row locks the tree, so checks across it cannot race with changes."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -51,8 +51,32 @@ async def list_groups(
 
 async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
     """The groups with these ids: at most a page and its ancestors."""
+    return {id: record.group for id, record in (await load_records(conn, ids)).items()}
+
+
+async def load_records(conn: Connection, ids: Iterable[str]) -> dict[str, GroupRecord]:
     query = select(groups).where(one_of(groups.c.id, ids))
-    return {record.group.id: record.group for record in await _records((await conn.execute(query)).all())}
+    return {record.group.id: record for record in await _records((await conn.execute(query)).all())}
+
+
+async def paths_of(conn: Connection, ids: Collection[str]) -> dict[str, str]:
+    """The paths of these groups, as far as they exist. Models are not read: they may be large."""
+    if not ids:
+        return {}
+    query = select(groups.c.id, groups.c.path).where(one_of(groups.c.id, ids))
+    return {id: path for id, path in await conn.execute(query)}  # noqa: C416 (a Row is no tuple to mypy)
+
+
+async def workspaces_of(conn: Connection, ids: Iterable[str]) -> dict[str, str]:
+    """The workspaces of these groups, as far as they exist."""
+    query = select(groups.c.id, groups.c.workspace_id).where(one_of(groups.c.id, ids))
+    return {id: workspace_id for id, workspace_id in await conn.execute(query)}  # noqa: C416 (a Row is no tuple to mypy)
+
+
+async def lock_root(tx: WriteTx, root_id: str) -> None:
+    """Lock a tree against changes until the transaction ends."""
+    # FOR NO KEY UPDATE: minting a key, which refers to a group, need not wait.
+    await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
 
 
 async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecord | None:
@@ -60,9 +84,7 @@ async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecor
     unlocked = await find_group(tx.conn, workspace_id, group_id)
     if unlocked is None:
         return None
-    root_id = unlocked.path.partition("/")[0]
-    # FOR NO KEY UPDATE: minting a key, which refers to a group, need not wait.
-    await tx.conn.execute(select(groups.c.id).where(groups.c.id == root_id).with_for_update(key_share=True))
+    await lock_root(tx, unlocked.root_id)
     return await find_group(tx.conn, workspace_id, group_id)
 
 
@@ -112,7 +134,7 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
         "id": group.id,
         "workspace_id": group.workspace_id,
         "parent_id": group.parent_id,
-        "root_id": record.path.partition("/")[0],
+        "root_id": record.root_id,
         "path": record.path,
         "enforcement": group.enforcement.value,
         "external_entity_id": group.external_entity_id,
@@ -124,7 +146,7 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
 
 
 async def update_group(tx: WriteTx, record: GroupRecord) -> None:
-    """Write the name, models and owner of a group whose tree is locked."""
+    """Write the name, models, percents and owner of a group whose tree is locked."""
     models = await _models_text(record.group)
     values = _changing_columns(record, models)
     await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
@@ -138,6 +160,7 @@ def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
         "updated_at_ms": record.updated_at_ms,
         "managed_by": record.managed_by,
         "managed_at_ms": record.managed_at_ms,
+        "alert_percents": orjson.dumps(record.alert_percents).decode(),
     }
 
 
@@ -216,4 +239,5 @@ def _record(row: Any) -> GroupRecord:
     models = tuple(map(models_entry_from_wire, models_entries(row.models)))
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
     times = (row.created_at_ms, row.updated_at_ms)
-    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms)
+    percents = tuple(orjson.loads(row.alert_percents))
+    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms, percents)

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     false,
+    literal_column,
 )
 
 naming = {
@@ -104,9 +105,13 @@ groups = Table(
     Column("updated_at_ms", BigInteger, nullable=False),
     Column("managed_by", Text, nullable=True),  # the policy file that owns it
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
+    Column("alert_percents", Text, nullable=False, server_default="[]"),
     Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
 )
+HAS_PERCENTS = groups.c.alert_percents != literal_column("'[]'")
+"""A literal, not a parameter: otherwise the planner does not use the partial index."""
+Index("ix_groups_alert_percents", groups.c.path, sqlite_where=HAS_PERCENTS, postgresql_where=HAS_PERCENTS)
 
 deleted_groups = Table(  # by which sums and events of a subtree are found, as long as there may be any
     "deleted_groups",
@@ -316,6 +321,8 @@ webhooks = Table(
     Column("managed_by", Text, nullable=True),  # the policy file that owns it
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Column("include_details", Boolean, nullable=False, server_default=false()),
+    Column("event_types", Text, nullable=False, server_default='["API_BILLING_USAGE"]'),
+    Column("group_id", Id, nullable=True),  # it is told of this group and those below it; null: of all
     Index("ix_webhooks_workspace_id_id", "workspace_id", "id"),
 )
 
@@ -340,6 +347,7 @@ webhook_deliveries = Table(
     Column("leased_until_ms", BigInteger, nullable=False),
     Column("ended_at_ms", BigInteger, nullable=True),
     Column("costs", Text, nullable=True),  # of its events, in their order; null: the message has no details
+    Column("body", Text, nullable=True),  # null: it is made of its events
     Index("ix_webhook_deliveries_webhook_id_id", "webhook_id", "id"),
     Index("ix_webhook_deliveries_ended", "status", "ended_at_ms"),
 )

@@ -82,15 +82,27 @@ async def lock_all_webhooks(tx: WriteTx) -> list[WebhookRecord]:
 # --- deliveries ------------------------------------------------------------------------------------------------------
 
 
-async def enabled_webhooks(tx: WriteTx, workspace_ids: Sequence[str]) -> dict[str, list[Receiver]]:
-    """The enabled webhooks of each of these workspaces that has any."""
-    of_workspaces = one_of(webhooks.c.workspace_id, workspace_ids)
-    columns = (webhooks.c.workspace_id, webhooks.c.id, webhooks.c.include_details)
-    query = select(*columns).where(of_workspaces, webhooks.c.enabled)
+async def enabled_webhooks(
+    conn: Connection, workspace_ids: Sequence[str], event_type: str
+) -> dict[str, list[Receiver]]:
+    """The enabled webhooks, of each of these workspaces that has any, that are told of this type of events."""
+    query = select(webhooks.c.workspace_id, webhooks.c.id, webhooks.c.include_details, webhooks.c.group_id)
+    query = query.where(one_of(webhooks.c.workspace_id, workspace_ids), webhooks.c.enabled, is_told(event_type))
     receivers: dict[str, list[Receiver]] = {}
-    for workspace_id, id, include_details in await tx.conn.execute(query.order_by(webhooks.c.id)):
-        receivers.setdefault(workspace_id, []).append(Receiver(id, include_details))
+    for workspace_id, *members in await conn.execute(query.order_by(webhooks.c.id)):
+        receivers.setdefault(workspace_id, []).append(Receiver(*members))
     return receivers
+
+
+def is_told(event_type: str) -> ColumnElement[bool]:
+    """Hold for webhooks that are told of this type of events."""
+    return webhooks.c.event_types.contains(f'"{event_type}"', autoescape=True)
+
+
+async def listening_workspaces(conn: Connection, event_type: str) -> set[str]:
+    """The workspaces with an enabled webhook that is told of this type of events."""
+    query = select(webhooks.c.workspace_id).where(webhooks.c.enabled, is_told(event_type))
+    return set((await conn.execute(query)).scalars())
 
 
 async def insert_deliveries(tx: WriteTx, records: Sequence[DeliveryRecord]) -> None:

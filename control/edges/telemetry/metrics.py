@@ -31,6 +31,9 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
+        self._limit_alerts = Counter(
+            "tollgate_limit_alerts_total", "Alerts on limits, by type of message.", ["type"], registry=self.registry
+        )
         self._webhook_deliveries = Counter(
             "tollgate_webhook_deliveries_total",
             "Attempts to deliver a webhook message: delivered, failed (to be tried again) or dead (given up).",
@@ -79,6 +82,9 @@ class Metrics:
 
     def watch_spans(self, totals: Callable[[], Mapping[str, int]]) -> None:
         self.registry.register(_Spans(totals))
+
+    def limit_alert(self, message_type: str) -> None:
+        self._limit_alerts.labels(message_type).inc()
 
     def webhook_delivery(self, outcome: str) -> None:
         self._webhook_deliveries.labels(outcome).inc()

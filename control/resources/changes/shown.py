@@ -33,6 +33,7 @@ def shown_group(record: GroupRecord) -> dict[str, Any]:
         "id": group.id,
         "metadata": {"external_entity_id": group.external_entity_id, "name": record.name},
         "hierarchy": {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id},
+        "alert_percents": list(record.alert_percents),
         **_times(record),
         **shown_owner(record),
     }
@@ -75,6 +76,8 @@ def shown_webhook(record: WebhookRecord) -> dict[str, Any]:
         "description": record.description,
         "enabled": record.enabled,
         "include_details": record.include_details,
+        "event_types": orjson.loads(record.event_types),
+        "group_id": record.group_id,
         **_times(record),
         "previous_secret_expires_at": optional_time_text(record.previous_until_ms),
         **shown_owner(record),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import orjson
 
+from control.edges.sql.alerts.rows import add_refusals
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.traffic import rows as traffic_rows
 from control.edges.sql.traffic.rows import Points
 from control.records.traffic import StepRange
 from control.resources.traffic.steps import Period, span_of
+from policy.limits.alerts import ReachedLimit
 from policy.traffic import TrafficRow
 
 MAX_SLUGS = 100
@@ -52,13 +54,27 @@ class Chart:
     slugs: Sequence[SlugTraffic]
 
 
-async def add_traffic(store: Store, sender: str, number: int, rows: Sequence[TrafficRow]) -> None:
+@dataclass(frozen=True, slots=True)
+class TrafficBatch:
+    """The batch of a sender with this number. `limits_reached`: those that refused calls meanwhile."""
+
+    sender: str
+    number: int
+    rows: Sequence[TrafficRow]
+    limits_reached: Sequence[ReachedLimit] = ()
+
+
+async def add_traffic(store: Store, batch: TrafficBatch) -> None:
     """Add a batch, unless this sender's batch of this or a later number was added before."""
 
     async def add(tx: WriteTx) -> None:
         now_ms = await database_ms(tx.conn)
-        if await traffic_rows.note_batch(tx, sender, number, now_ms) and rows:
-            await traffic_rows.add_rows(tx, rows, now_ms)
+        if not await traffic_rows.note_batch(tx, batch.sender, batch.number, now_ms):
+            return
+        if batch.rows:
+            await traffic_rows.add_rows(tx, batch.rows, now_ms)
+        if batch.limits_reached:
+            await add_refusals(tx, batch.limits_reached, now_ms)
 
     await store.transact(add)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from policy.limits.alerts import ReachedLimit
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
@@ -76,6 +77,7 @@ class WorkerMetrics:
         self._decided: list[LimitDecision] = []
         self.limit_decision: Callable[[LimitDecision], None] = self._decided.append
         """Queues the decision on a call. It is counted when the call has finished."""
+        self._reached: dict[ReachedLimit, None] = {}
         self._calls: dict[tuple[tuple[str, str, str], int, Tariff | None], tuple[list[int], list[int]]] = {}
         """The counts of calls by labels, status and tariff: `SUMS`, and the buckets in which times to first byte are
         counted."""
@@ -105,6 +107,10 @@ class WorkerMetrics:
         self._finished_calls.append(call)
         if len(self._finished_calls) >= COUNT_AFTER_CALLS:
             self._count()
+
+    def limit_reached(self, limit: ReachedLimit) -> None:
+        """Note a usage limit whose use leaves no room. It is sent with the decision that it refused a call."""
+        self._reached[limit] = None
 
     def usage_not_reported(self, reason: str) -> None:
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
@@ -215,6 +221,7 @@ class WorkerMetrics:
             "spend": [one for key, (sums, _buckets) in self._calls.items() for one in spend_of(*key, sums)],
             "first_bytes": [[*key, buckets] for key, buckets in self._first_bytes.items() if any(buckets)],
             "decisions": [[*key, count] for key, count in self._decisions.items()],
+            "limits_reached": [[*limit] for limit in self._reached],
             "unreported": self._unreported.copy(),
             "decided_alone": alone,
             "overrun_tokens": overrun,
@@ -226,6 +233,6 @@ class WorkerMetrics:
         }
         if self.traces is not None:
             counts["traces"] = self.traces()
-        for container in (self._calls, self._first_bytes, self._decisions, self._unreported):
+        for container in (self._calls, self._first_bytes, self._decisions, self._reached, self._unreported):
             container.clear()
         return counts

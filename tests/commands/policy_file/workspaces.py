@@ -57,9 +57,15 @@ def policies(draw: st.DrawFn) -> Item:
         for slug, target in draw(st.dictionaries(st.sampled_from(SLUGS), targets)).items()
     ]
     document["groups"] = draw(forests())
+    entities = [group["external_entity_id"] for group in document["groups"]]
     hooks = st.fixed_dictionaries(
         {"url": st.sampled_from(["https://a.example", "https://b.example"]), "enabled": st.booleans()},
-        optional={"description": st.sampled_from(["", "billing"]), "include_details": st.booleans()},
+        optional={
+            "description": st.sampled_from(["", "billing"]),
+            "include_details": st.booleans(),
+            "event_types": st.sampled_from([("LIMIT_ALERT",), ("LIMIT_ALERT", "API_BILLING_USAGE")]).map(list),
+            **({"group": st.sampled_from(entities)} if entities else {}),
+        },
     )
     document["webhooks"] = draw(st.lists(hooks, max_size=4))
     return document
@@ -78,6 +84,8 @@ def forests(draw: st.DrawFn) -> list[Item]:
         item: Item = {"external_entity_id": f"g{number}", "models": draw(models())}
         if draw(st.booleans()):
             item["name"] = draw(st.sampled_from(["n", "no", "12"]))
+        if draw(st.booleans()):
+            item["alert_percents"] = draw(st.lists(st.integers(1, 100), max_size=2, unique=True))
         if above is None:
             item["limit_enforcement"] = ("INDEPENDENT", "CASCADING")[tree]
         else:

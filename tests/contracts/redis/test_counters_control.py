@@ -88,6 +88,9 @@ async def test_usage_is_what_was_admitted_and_settled_today(world: World, usage:
     await world.at(START_MS + UNTIL_MIDNIGHT_MS)
     assert await day_usage(usage, *BUCKETS[:2]) == [(0, 0)] * 2
     assert await usage.used([meter]) == [Used(0, DAY_MS)]
+    await world.admit(PLAN, 50)
+    assert await usage.used_at([meter], world.now_ms) == [Used(1, DAY_MS)]
+    assert await usage.used_at([meter], world.now_ms - 1) == [Used(2, 1)], "yesterday's last millisecond"
 
 
 async def test_usage_of_a_day_is_read_again_after_a_step_over_midnight_and_back(

@@ -15,6 +15,7 @@ from control.records.times import time_text
 from control.records.traffic import KEPT
 from control.resources.traffic.steps import Period, span_of
 from control.retention import RetentionDays, delete_old_records
+from policy.limits.alerts import ReachedLimit
 from policy.traffic import BUCKETS, MINUTE_MS, TrafficRow
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json
 
@@ -151,6 +152,9 @@ async def test_old_steps_are_deleted(plane: ControlPlane) -> None:
         ({"sums": [1, 2]}, "rows.0"),
         ({"first_bytes": [-1] * BUCKETS}, "rows.0"),
         ({"slug": "a\0"}, "rows.0"),
+        ({"limits_reached": {}}, "limits_reached"),
+        ({"limits_reached": [{"workspace_id": "ws"}]}, "limits_reached.0"),
+        ({"limits_reached": [dict.fromkeys(ReachedLimit._fields, "x" * 300)]}, "limits_reached.0"),
     ],
 )
 async def test_malformed_batch_is_refused_and_nothing_is_taken(
@@ -158,7 +162,7 @@ async def test_malformed_batch_is_refused_and_nothing_is_taken(
 ) -> None:
     plane = sqlite_plane
     now_ms = await this_minute_ms(sqlite_plane)
-    body: Json = {"sender": ONE, "number": 1, "rows": [row(plane, now_ms)]}
+    body: Json = {"sender": ONE, "number": 1, "rows": [row(plane, now_ms)], "limits_reached": []}
     for name, value in changes.items():
         (body if name in body else body["rows"][0])[name] = value
     refused = (await plane.post("/internal/v1/traffic", body, key=TOKEN)).refused(400)

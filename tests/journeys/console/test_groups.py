@@ -60,6 +60,17 @@ async def test_limits_of_every_kind_are_set_in_the_form(page: Page, stage: Stage
     assert (await _group(stage, stage.name))["models"] == models(stage.slug, *limits)
 
 
+async def test_percents_of_alerts_are_set_in_the_form(page: Page, stage: Stage) -> None:
+    group_id = await stage.operator.group(stage.name, models(stage.slug))
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
+    await page.get_by_label("Alerts at percents (optional)").fill("80, 50")
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_role("row").filter(has_text="alerts at percents")).to_contain_text("50, 80")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_text("at 50, 80 % of its limits")).to_be_visible()
+    assert (await _group(stage, stage.name))["alert_percents"] == [50, 80]
+
+
 async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
     day = ("TOKEN", "DAY", 1000)
     top = await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60), day))

@@ -8,7 +8,7 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,14 +17,15 @@ import orjson
 from sqlalchemy import bindparam, or_, select, text, update
 
 from control.edges.sql.events.clock import EventClock
+from control.edges.sql.group_rows import paths_of
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.tables import DETAIL_FIGURES, api_keys, events, groups
+from control.edges.sql.tables import DETAIL_FIGURES, api_keys, events
 from control.edges.sql.webhook_rows import enabled_webhooks
 from control.errors import EventsLostError, IngestTooSlowError
 from control.long_work import OPERATOR, beside
 from control.records.webhooks import Receiver
-from policy.billing import BillingEvent, Details
+from policy.billing import EVENT_TYPE, BillingEvent, Details
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ class NewEvent(NamedTuple):
 
 _COLUMNS = NewEvent._fields
 Receivers = Mapping[str, Sequence[Receiver]]
-"""The enabled webhooks of each workspace that has any."""
+"""The enabled webhooks of each workspace that has any which are told of billing events."""
 Outbox = Callable[[WriteTx, Sequence[NewEvent], Receivers], Awaitable[None]]
 """A function that is called with new events, inside the transaction that stores them."""
 
@@ -126,8 +127,9 @@ class Ingest:
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
         now_ms = (await self.clock.read_to_stamp(tx)).now_ms
         earliest_ms = now_ms - int(self.holdback_s * 500)
-        receivers = await enabled_webhooks(tx, sorted({event.workspace_id for event in batch}))
-        paths = await _paths_of_groups(tx.conn, {event.group_id for event in batch if not event.group_path})
+        receivers = await enabled_webhooks(tx.conn, sorted({event.workspace_id for event in batch}), EVENT_TYPE)
+        # A proxy of an older version does not tell them.
+        paths = await paths_of(tx.conn, {event.group_id for event in batch if not event.group_path})
         stamped = partial(_stamped, batch, earliest_ms, now_ms, receivers, paths)
         rows = await beside(OPERATOR, len(batch) // _EVENTS_PER_ITEM, stamped)
         new = await _INSERTS[tx.conn.dialect.name](tx.conn, rows)
@@ -145,14 +147,6 @@ async def _find(conn: Connection, key: str | None) -> None:
     query = select(events.c.idempotency_key).where(events.c.idempotency_key == key)
     if (await conn.execute(query)).first() is None:
         raise EventsLostError
-
-
-async def _paths_of_groups(conn: Connection, group_ids: Collection[str]) -> Mapping[str, str]:
-    """The paths of these groups now, by id. A proxy of an older version does not tell them."""
-    if not group_ids:
-        return {}
-    query = select(groups.c.id, groups.c.path).where(one_of(groups.c.id, group_ids))
-    return {row.id: row.path for row in await conn.execute(query)}
 
 
 def _stamped(

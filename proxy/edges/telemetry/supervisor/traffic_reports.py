@@ -1,4 +1,5 @@
 """Adds up what the workers counted, by minute and slug, and sends it to control every few seconds, each figure once.
+Usage limits that are reached go with it.
 
 A batch that was not answered is sent again with the same number, by which control knows whether it has taken it. While
 control is away the figures of each minute are kept, within a bound. Those of a killed supervisor are lost.
@@ -11,10 +12,11 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
+from policy.limits.alerts import ReachedLimit
 from policy.traffic import BUCKETS, MINUTE_MS, SUMS, TrafficRow, is_error, is_refusal
 from proxy.edges.replicas.supervisor.control_reports import (
     ControlReports,
@@ -50,6 +52,9 @@ class TrafficReports:
         self._number = 0
         self._unanswered: list[TrafficRow] = []
         """The batch `_number`, while control has not said that it has taken it."""
+        self._reached: dict[ReachedLimit, None] = {}
+        """Limits that have refused calls since the last batch. Oldest first."""
+        self._unanswered_reached: list[ReachedLimit] = []
         self._dropped = 0
         self._sending = asyncio.Lock()
 
@@ -70,6 +75,13 @@ class TrafficReports:
                 figures = self._figures((minute_ms, workspace, slug))
                 for place, count in enumerate(buckets, len(SUMS)):
                     figures[place] += count
+        self._add_reached(counts.get("limits_reached", ()))
+
+    def _add_reached(self, limits: Iterable[Sequence[str]]) -> None:
+        """Add limits whose use leaves no room, and which have refused calls. Each is reported again while it does."""
+        for limit in limits:
+            if len(self._reached) < MAX_ROWS:
+                self._reached[ReachedLimit(*limit)] = None
 
     async def run(self) -> None:
         await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
@@ -77,8 +89,8 @@ class TrafficReports:
     async def send(self) -> None:
         """Send all figures. Raises `ReportNotTakenError`; what was not taken is kept."""
         async with self._sending:
-            while self._unanswered or self._sums:
-                if not self._unanswered:
+            while self._has_unanswered or self._sums or self._reached:
+                if not self._has_unanswered:
                     self._take_batch()
                 await self._post()
         if self._dropped:
@@ -122,11 +134,21 @@ class TrafficReports:
             sums = tuple(figures[: len(SUMS)])
             buckets = tuple(figures[len(SUMS) :])
             self._unanswered.append(TrafficRow(workspace, slug, minute_ms, sums, buckets))
+        self._unanswered_reached = list(self._reached)
+        self._reached.clear()
 
     async def _post(self) -> None:
-        rows = [row.to_wire() for row in self._unanswered]
+        report: dict[str, Any] = {"sender": self.sender, "number": self._number}
+        report["rows"] = [row.to_wire() for row in self._unanswered]
+        if self._unanswered_reached:
+            report["limits_reached"] = [limit._asdict() for limit in self._unanswered_reached]
         try:
-            await self._reports.post("traffic", {"sender": self.sender, "number": self._number, "rows": rows})
+            await self._reports.post("traffic", report)
         except ReportRejectedError as error:
             log.error("Control rejected traffic figures as malformed (%s). Please report this bug.", cause_of(error))
         self._unanswered = []
+        self._unanswered_reached = []
+
+    @property
+    def _has_unanswered(self) -> bool:
+        return bool(self._unanswered or self._unanswered_reached)

@@ -193,6 +193,7 @@ class TracedMeters:
         self._exemplars = exemplars
         self.watch = meters.watch
         self.limit_decision = meters.limit_decision
+        self.limit_reached = meters.limit_reached
         self.usage_not_reported = meters.usage_not_reported
         self.reservation_overrun = meters.reservation_overrun
 

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
+from policy.limits.alerts import ReachedLimit
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.edges.telemetry.metrics import WorkerMetrics
@@ -154,6 +155,24 @@ async def test_histogram_counts_values_up_to_each_bound(totals: MetricTotals) ->
     total = value(totals, f"{name}_sum")
     assert total is not None
     assert math.isclose(total, 9.00021)
+
+
+async def test_limit_that_is_reached_is_sent_once_with_the_next_counts() -> None:
+    """Counts go to the supervisor as JSON."""
+    limits: list[Any] = []
+
+    class Channel:
+        congested = False
+
+        def counted(self, counts: dict[str, Any]) -> None:
+            limits.append(orjson.loads(orjson.dumps(counts))["limits_reached"])
+
+    metrics = WorkerMetrics(Channel())
+    for _ in range(3):
+        metrics.limit_reached(ReachedLimit("ws", "grp_1", "acme/chat", "REQUEST", "DAY"))
+    metrics.flush()
+    metrics.close()
+    assert limits == [[["ws", "grp_1", "acme/chat", "REQUEST", "DAY"]], []]
 
 
 async def test_counting_and_sending_keep_each_container(totals: MetricTotals) -> None:

@@ -25,6 +25,7 @@ class Control(ControlReports):
         self.loses = 0
         self.sizes: list[int] = []
         self.rows: list[TrafficRow] = []
+        self.limits_reached: list[dict[str, str]] = []
         self._number = 0
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
@@ -36,6 +37,7 @@ class Control(ControlReports):
         if report["number"] > self._number:
             self._number = report["number"]
             self.sizes.append(len(report["rows"]))
+            self.limits_reached += report.get("limits_reached", ())
             self.rows += [TrafficRow.from_wire({**row, **_lists(row)}) for row in report["rows"]]
         if self.loses:
             self.loses -= 1
@@ -122,6 +124,21 @@ async def test_batch_whose_answer_is_lost_is_repeated_as_it_was(world: World) ->
         world.count(("a", "s", 200), ("b", "s", 200))
     await world.reports.send()
     assert [row.sums[0] for row in world.control.rows] == [1, 4]
+
+
+async def test_reached_limits_go_with_the_next_batch_until_it_is_taken(world: World) -> None:
+    limit = ["ws", "grp_1", "acme/chat", "REQUEST", "DAY"]
+    for _ in range(2):
+        world.reports.add({"calls": [], "first_bytes": [], "limits_reached": [limit]})
+    world.control.loses = 1
+    with pytest.raises(ReportNotTakenError):
+        await world.reports.send()
+    world.count(("a", "s", 429))
+    await world.reports.send()
+    assert [[*one.values()] for one in world.control.limits_reached] == [limit], "and not with the second batch"
+    world.reports.add({"calls": [], "first_bytes": [], "limits_reached": [limit]})
+    await world.reports.send()
+    assert len(world.control.limits_reached) == 2, "it refuses again"
 
 
 async def test_figures_of_an_outage_are_merged_by_minute_and_sent_in_bounded_batches(

@@ -50,6 +50,8 @@ function facts(group) {
     h("dd", {}, MODES[group.hierarchy.limit_enforcement]),
     h("dt", {}, "May call"),
     h("dd", {}, `${count(group.models.length)} ${group.models.length === 1 ? "slug" : "slugs"}`),
+    h("dt", {}, "Alerts"),
+    h("dd", {}, group.alert_percents.length ? `at ${group.alert_percents.join(", ")} % of its limits per day and month` : "none"),
     group.managed_by && [h("dt", {}, "Owner"), h("dd", {}, ownerBadge(group), " applied ", time(group.managed_by.applied_at))],
     h("dt", {}, "Created"),
     h("dd", {}, time(group.created_at), ", changed ", time(group.updated_at)),

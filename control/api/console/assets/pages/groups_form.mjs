@@ -34,6 +34,7 @@ function editor(group, ancestors, slugs, step) {
   const entity = h("input", { name: "metadata.external_entity_id", maxlength: 255, autocomplete: "off", spellcheck: "false" });
   const name = h("input", { name: "metadata.name", maxlength: 255, autocomplete: "off", value: group?.metadata.name });
   const mode = select("hierarchy.limit_enforcement", MODES, "INDEPENDENT");
+  const percents = h("input", { name: "alert_percents", autocomplete: "off", placeholder: "50, 80, 100", value: group?.alert_percents.join(", ") });
   const path = () => ({ enforcement: group?.hierarchy.limit_enforcement ?? parent?.hierarchy.limit_enforcement ?? mode.value, ancestors });
   const models = modelsEditor(group?.models ?? [], slugs, path);
   const said = h("div");
@@ -44,6 +45,7 @@ function editor(group, ancestors, slugs, step) {
       !group && field("External id", entity, "Your own id of the customer or team. It is in events, and cannot be changed."),
       field("Name (optional)", name),
       !group && !parent && field("Enforcement", mode, "It holds for the whole tree, and cannot be changed."),
+      field("Alerts at percents (optional)", percents, "Percents of limits per day and month. Webhooks that ask for alerts are told of each."),
       h("h3", {}, "Slugs and limits"),
       models.element,
       said,
@@ -62,14 +64,15 @@ function editor(group, ancestors, slugs, step) {
   function changed(chosen) {
     const metadata = { external_entity_id: group?.metadata.external_entity_id ?? entity.value.trim(), name: name.value.trim() || null };
     const hierarchy = { limit_enforcement: path().enforcement, parent_group_id: parent?.id ?? null };
-    return { id: group?.id ?? newId(), metadata, hierarchy, models: chosen };
+    const alert_percents = percents.value.split(/[\s,;%]+/).filter(Boolean).map(Number).sort((one, other) => one - other);
+    return { id: group?.id ?? newId(), metadata, hierarchy, alert_percents, models: chosen };
   }
 
   /** Reads the tree anew: what others changed meanwhile counts. */
   async function review(after) {
     const [now, tree] = await Promise.all([group ? read(route`/v1/gateway/groups/${group.id}`) : null, group ? readTree() : null]);
     const above = await readAncestors(after);
-    const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, models: [] };
+    const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, alert_percents: [], models: [] };
     const shown = drawReview({ before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) }, save, edit);
     step.replaceChildren(shown);
     step.focus();
@@ -88,15 +91,16 @@ function editor(group, ancestors, slugs, step) {
   return element;
 }
 
-/** Only what differs: a name that is not touched is not written. */
+/** Only what differs: what is not touched is not written. */
 function patch(before, after) {
   const hasNewModels = JSON.stringify(before.models) !== JSON.stringify(after.models);
   return {
     ...(before.metadata.name !== after.metadata.name && { metadata: { name: after.metadata.name } }),
+    ...(before.alert_percents.join() !== after.alert_percents.join() && { alert_percents: after.alert_percents }),
     ...(hasNewModels && { models: after.models }),
   };
 }
 
-function creation({ metadata, hierarchy, models }, parent) {
-  return { metadata, models, hierarchy: parent ? { parent_group_id: parent.id } : { limit_enforcement: hierarchy.limit_enforcement } };
+function creation({ metadata, hierarchy, alert_percents, models }, parent) {
+  return { metadata, models, alert_percents, hierarchy: parent ? { parent_group_id: parent.id } : { limit_enforcement: hierarchy.limit_enforcement } };
 }

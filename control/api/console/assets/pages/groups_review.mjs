@@ -10,7 +10,7 @@ import { changes, conflictText, conflicts } from "./groups_rules.mjs";
 export function drawReview(change, save, edit) {
   const { before, after, isNew, ancestors, descendants, isPartial } = change;
   const refused = conflicts(before, after, ancestors, descendants);
-  const rows = [...nameChange(change), ...changes(before, after, ancestors, descendants)];
+  const rows = [...nameChange(change), ...percentsChange(change), ...changes(before, after, ancestors, descendants)];
   const columns = [
     { head: "What", cell: (row) => [row.slug && [h("code", {}, row.slug), " "], row.what] },
     { head: "Before", cell: (row) => h("bdi", {}, row.was) },
@@ -40,6 +40,11 @@ export function drawReview(change, save, edit) {
       canSave && actionButton(isNew ? "Create the group" : "Save", () => save(before, after), { class: "primary" }),
     ),
   );
+}
+
+function percentsChange({ before, after }) {
+  const [was, becomes] = [before, after].map((group) => group.alert_percents.join(", ") || "none");
+  return was === becomes ? [] : [{ what: "alerts at percents", was, becomes, words: ["Those of its limits that are used to that part already are told of at once."] }];
 }
 
 function nameChange({ before, after, isNew }) {

@@ -8,7 +8,7 @@ import { actionButton, copyable, field, form, select } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { announce, nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
-import { shownSecret, state, webhookFields } from "./webhooks_forms.mjs";
+import { messages, shownSecret, state, webhookFields } from "./webhooks_forms.mjs";
 
 const EVERY_S = 5;
 const PAGE = 50;
@@ -34,6 +34,8 @@ function settings(path, webhook, show) {
       {},
       [
         ["Id", copyable(webhook.id, "Webhook id")],
+        ["Messages", messages(webhook)],
+        ["Group", webhook.group_id && h("a", { href: `/console/groups?id=${encodeURIComponent(webhook.group_id)}` }, webhook.group_id)],
         ["Description", h("bdi", {}, webhook.description ?? "–")],
         ["Details and costs", webhook.include_details ? "in its messages" : "not in its messages"],
         ["Created", time(webhook.created_at)],

@@ -1,0 +1,71 @@
+"""Alerts on limits: which limits are watched, how much of them is used, what is told. Values only."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from control.records.policy import GroupRecord
+from policy.limits.alerts import LimitName
+from policy.limits.groups import Enforcement
+
+USAGE = "USAGE"
+"""The kind of DAY and MONTH limits."""
+
+
+class LimitWindow(NamedTuple):
+    """A window of a limit."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedGroup:
+    """A group whose limits are watched. `path`: itself, its parent, and so on to the root."""
+
+    path: tuple[GroupRecord, ...]
+
+    @property
+    def record(self) -> GroupRecord:
+        return self.path[0]
+
+    @property
+    def id(self) -> str:
+        return self.path[0].group.id
+
+    @property
+    def workspace_id(self) -> str:
+        return self.path[0].group.workspace_id
+
+    @property
+    def has_percents(self) -> bool:
+        """Return whether a limit that its own counters count can have percents."""
+        sources = self.path[:1] if self.record.group.enforcement is Enforcement.CASCADING else self.path
+        return any(one.alert_percents for one in sources)
+
+    @property
+    def stamps(self) -> dict[str, int]:
+        """The time of the last change of each group of the path: all that decides about a limit is in them."""
+        return {one.group.id: one.updated_at_ms for one in self.path}
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFigures:
+    """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it."""
+
+    limit: LimitName
+    percents: tuple[int, ...]
+    threshold: int
+    use: int
+    window: LimitWindow
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A message about a limit of a group."""
+
+    id: str
+    group_id: str
+    external_entity_id: str
+    message_type: str
+    percent: int
+    figures: LimitFigures

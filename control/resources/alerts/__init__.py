@@ -1,0 +1,1 @@
+"""Alerts on limits: who watches, by which figures, and what is told."""
