@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
+from control.edges.sql.billing.group_paths import PathPage, paths_from
 from control.edges.sql.billing.group_sums import GroupSum, PathRange, group_sums
-from control.edges.sql.group_rows import subtree_paths
 from control.edges.sql.store import Store
 from control.errors import LimitStartUnavailableError, UsageUnavailableError
 from control.long_work import beside
@@ -71,15 +71,16 @@ class _UnitSum(NamedTuple):
 async def _sums(store: Store, book: "_CommittedCalls") -> AsyncIterator[Sequence[_UnitSum]]:
     """The sums of the group and of those below it, some groups at a time."""
     record = book.starting.record
-    groups_at_once = max(1, SUMS_AT_ONCE // len(book.kinds))
+    has_deleted = book.starting.is_cascading  # groups above count their calls; counters of their own have no use
+    page = PathPage(max(1, SUMS_AT_ONCE // len(book.kinds)), has_deleted)
     after = ""
     while True:
         async with store.read() as conn:
-            paths = await subtree_paths(conn, record, after, groups_at_once)
+            paths = await paths_from(conn, record.group.workspace_id, record.path, after, page)
             if not paths:
                 return
             after = paths[-1]
-            group_range = PathRange(paths[0], after)
+            group_range = PathRange(paths[0], after, has_deleted)
             sums = [
                 _UnitSum(unit, one)
                 for unit, window in book.windows.items()

@@ -94,13 +94,6 @@ async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
     return [groups_by_id[id] for id in record.ancestor_ids]
 
 
-async def subtree_paths(conn: Connection, record: GroupRecord, after: str, limit: int) -> list[str]:
-    """The paths of a group and of those below it, in order, behind `after`. Models are not read: they may be large."""
-    inside = and_(*_below(record.path), groups.c.path > after)
-    query = select(groups.c.path).where(inside).order_by(groups.c.path).limit(limit)
-    return list((await conn.execute(query)).scalars())
-
-
 async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
     """All groups below, in batches: a tree may be large, and so may each group."""
     async for rows in _rows_below(conn, record):

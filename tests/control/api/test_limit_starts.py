@@ -149,6 +149,28 @@ async def test_limit_of_a_cascading_group_starts_from_the_calls_of_all_below_it(
     assert source.of(leaf["id"], root["id"]) == {}
 
 
+@pytest.mark.parametrize("is_summed", [False, True])
+@pytest.mark.parametrize("mode", ["INDEPENDENT", "CASCADING"])
+async def test_calls_of_deleted_groups_count_for_a_cascading_group_above(
+    plane: ControlPlane, now_ms: int, mode: str, is_summed: bool
+) -> None:
+    root = await plane.group("root", mode=mode)
+    branch = await plane.group("branch", root["id"])
+    leaf = await plane.group("leaf", branch["id"])
+    stay = await plane.group("stay", root["id"])
+    await called(plane, (now_ms, leaf), (now_ms, branch), (now_ms, stay))
+    await plane.delete(f"/v1/gateway/groups/{branch['id']}")
+    if is_summed:
+        await maker(plane.store).make()
+    source = Counts(now_ms + 1)
+    await change(plane, source, root, EVERY_LIMIT)
+    if mode == "CASCADING":
+        assert source.of(root["id"], root["id"]) == calls(3)
+        return
+    assert source.of(stay["id"]) == calls(1)
+    assert [source.of(one["id"]) for one in (root, branch, leaf)] == [{}, {}, {}]
+
+
 @pytest.mark.parametrize("mode", ["INDEPENDENT", "CASCADING"])
 async def test_large_tree_is_added_up_some_groups_at_a_time(sqlite_plane: ControlPlane, mode: str) -> None:
     plane = sqlite_plane

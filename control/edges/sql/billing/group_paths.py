@@ -25,6 +25,13 @@ class KnownGroup(NamedTuple):
     external_entity_id: str
 
 
+class PathPage(NamedTuple):
+    """A page of paths: at most `limit`. `has_deleted`: those of deleted groups are among them."""
+
+    limit: int
+    has_deleted: bool
+
+
 async def groups_named(conn: Connection, workspace_id: str, external_entity_id: str) -> Sequence[KnownGroup]:
     """The groups that have or had this external id."""
     query = text(_KNOWN.format(where="external_entity_id = :entity"))
@@ -37,6 +44,15 @@ async def groups_from(conn: Connection, workspace_id: str, path: str) -> Sequenc
     query = text(_KNOWN.format(where="path >= :path AND path < :beyond"))
     rows = await conn.execute(query, {"workspace": workspace_id, "path": path, "beyond": f"{path[:-1]}0"})
     return [KnownGroup(*row) for row in rows]
+
+
+async def paths_from(conn: Connection, workspace_id: str, path: str, after: str, page: PathPage) -> Sequence[str]:
+    """The paths of a group and of those below it, in order, behind `after`."""
+    query = _KNOWN if page.has_deleted else _KNOWN.partition(" UNION ALL ")[0]
+    where = "path >= :path AND path < :beyond AND path > :after"
+    values = {"workspace": workspace_id, "path": path, "beyond": f"{path[:-1]}0", "after": after, "limit": page.limit}
+    rows = await conn.execute(text(f"{query.format(where=where)} ORDER BY path LIMIT :limit"), values)
+    return list(rows.scalars())
 
 
 async def entities_of(conn: Connection, workspace_id: str, paths: Collection[str]) -> Mapping[str, str]:
