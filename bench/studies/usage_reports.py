@@ -30,6 +30,7 @@ from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.store import Store
 from control.full_collections import defer_full_collections
 from control.records.events import EventWindow
+from control.records.policy import PriceRecord
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.report_query import ReportQuery
@@ -136,7 +137,8 @@ async def set_prices(store: Store, workspace_id: str, shape: Shape, first_ms: in
             for number in range(shape.prices):
                 amounts = token_prices(Decimal(f"3.{slug}"), Decimal(f"15.0{number}"), cached_input=Decimal("0.3"))
                 day_ms = first_ms + number * DAYS // shape.prices * DAY_MS
-                await put_price(tx, workspace_id, Price(f"{shape.name}/m{slug}", day_ms, "EUR", amounts))
+                price = Price(f"{shape.name}/m{slug}", day_ms, "EUR", amounts)
+                await put_price(tx, workspace_id, PriceRecord(price, tx.now_ms))
 
 
 async def measure(store: Store, name: str, shape: Shape, window: EventWindow) -> bool:

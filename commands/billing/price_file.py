@@ -185,7 +185,8 @@ async def _undo(client: Client, prices_set: list[PriceLine], stored: Mapping[Pla
         for line in reversed(prices_set):
             slug, valid_from = line.place
             if line.place in stored:
-                await client.call("PUT", PATH, dict(stored[line.place]))
+                old = {name: value for name, value in stored[line.place].items() if name != "managed_by"}
+                await client.call("PUT", PATH, old)
             else:
                 await client.call("DELETE", PATH, slug=slug, valid_from=valid_from)
     except ManagementError as error:

@@ -46,7 +46,7 @@ async def apply_steps(
         observer.step(number, len(steps), step)
         path = "/".join(_resolved(part, ids, values) for part in step.path)
         try:
-            answer = await client.call(step.method, path, _resolved(step.body, ids, values))
+            answer = await client.call(step.method, path, _resolved(step.body, ids, values), **step.query)
         except ManagementError as error:
             raise _stopped(step, number, len(steps), error) from None
         if step.method == "POST":

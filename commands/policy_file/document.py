@@ -12,11 +12,12 @@ from commands.output import cell_text
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.schema_check import Problem, problems_of
 from commands.policy_file.trees import parents_first, path_up
-from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Webhook
+from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, SlugPrice, Webhook
 from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import IllegalLimitsError, Limit, SlugLimits, check_slug_limits, limit_of
+from policy.price_wire import price_from_wire
 
 _Placed = tuple[Place, Group]
 
@@ -43,7 +44,7 @@ def read_value(document: Any) -> PolicyFile:
     if problems := problems_of(document):
         raise IllegalDocumentError(problems)
     groups = list(_groups(document.get("groups", []), ("groups",), None))
-    if problems := [*_repeated(document), *_group_problems(groups)]:
+    if problems := [*_repeated(document), *_group_problems(groups), *_price_problems(document)]:
         raise IllegalDocumentError(problems)
     return PolicyFile(
         document["name"],
@@ -51,6 +52,7 @@ def read_value(document: Any) -> PolicyFile:
         tuple(Endpoint(item["slug"], item["target"]) for item in document.get("endpoints", [])),
         parents_first([group for _place, group in groups]),
         numbered([_webhook(item) for item in document.get("webhooks", [])]),
+        tuple(slug_price(item) for item in document.get("prices", [])),
     )
 
 
@@ -104,6 +106,11 @@ def _webhook(item: dict[str, Any]) -> Webhook:
     )
 
 
+def slug_price(item: dict[str, Any]) -> SlugPrice:
+    """A price, as files and the API write it."""
+    return SlugPrice(price_from_wire(item["slug"], item))
+
+
 def numbered(webhooks: list[Webhook]) -> tuple[Webhook, ...]:
     """The same webhooks; those with the same URL, description and group numbered from 1."""
     counts: Counter[Any] = Counter()
@@ -121,6 +128,19 @@ def _repeated(document: dict[str, Any]) -> Iterator[Problem]:
             if item[identity] in names:
                 yield Problem((kind, index, identity), f"{item[identity]} is given twice")
             names.add(item[identity])
+
+
+def _price_problems(document: dict[str, Any]) -> Iterator[Problem]:
+    keys: set[str] = set()
+    for index, item in enumerate(document.get("prices", [])):
+        try:
+            key = slug_price(item).key
+        except ValueError as error:
+            yield Problem(("prices", index, "valid_from"), str(error))
+            continue
+        if key in keys:
+            yield Problem(("prices", index, "valid_from"), f"the price of {key} is given twice")
+        keys.add(key)
 
 
 def _group_problems(groups: list[_Placed]) -> Iterator[Problem]:

@@ -11,8 +11,12 @@ from commands.policy_file.steps import wire_models
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
+from policy.price_wire import price_from_wire, price_to_wire
+from policy.prices import Price
 
 DEFAULT_NAME = "policy"
+_NEEDED = ("slug", "valid_from", "currency", "input_per_million", "output_per_million")
+"""The members of a price that have no default."""
 
 
 def owner_to_export(workspace: Workspace) -> str:
@@ -37,6 +41,7 @@ def export_value(workspace: Workspace, name: str) -> tuple[dict[str, Any], int]:
         ),
         "groups": _groups([item.value for item in workspace.groups.values() if item.owner in owners]),
         "webhooks": [_webhook(item.value) for item in workspace.webhooks if item.owner in owners],
+        "prices": [_price(item.value.price) for item in workspace.prices.values() if item.owner in owners],
     }
     rest = sum(item.owner not in owners for item in _everything(workspace))
     return {key: value for key, value in document.items() if value != []}, rest
@@ -48,7 +53,7 @@ def _everything(workspace: Workspace) -> Iterable[OwnedResource[Any]]:
         *workspace.endpoints.values(),
         *workspace.groups.values(),
     ]
-    return [*items, *workspace.webhooks]
+    return [*items, *workspace.webhooks, *workspace.prices.values()]
 
 
 def _variables(names: Iterable[str]) -> dict[str, str]:
@@ -118,3 +123,13 @@ def _webhook(webhook: Webhook) -> dict[str, Any]:
         item["group"] = webhook.group
     item |= {} if webhook.enabled else {"enabled": False}
     return item | ({"include_details": True} if webhook.include_details else {})
+
+
+def _price(price: Price) -> dict[str, Any]:
+    """The price without members that have their default."""
+    item = {"slug": price.slug, **price_to_wire(price)}
+    for name in tuple(item):
+        shorter = {key: value for key, value in item.items() if key != name}
+        if name not in _NEEDED and price_from_wire(price.slug, shorter) == price:
+            item = shorter
+    return item

@@ -10,11 +10,21 @@ from typing import Any
 
 from commands.policy_file.cascade import exceeding_limits
 from commands.policy_file.trees import path_up
-from commands.policy_file.values import Endpoint, Group, Kind, OwnedResource, PolicyFile, Secret, Webhook, Workspace
+from commands.policy_file.values import (
+    Endpoint,
+    Group,
+    Kind,
+    OwnedResource,
+    PolicyFile,
+    Secret,
+    SlugPrice,
+    Webhook,
+    Workspace,
+)
 from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import SlugLimits
 
-Value = Secret | Endpoint | Group | Webhook
+Value = Secret | Endpoint | Group | Webhook | SlugPrice
 
 
 class Action(StrEnum):
@@ -65,6 +75,7 @@ def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: 
     planner.groups(file.groups, workspace.groups)
     planner.check_groups_of_webhooks(file, workspace.groups)
     planner.webhooks(file.webhooks, workspace.webhooks)
+    planner.prices(file.prices, workspace.prices)
     planner.check_deleted(workspace, file.webhooks)
     planner.check_cascade(workspace.groups)
     return Plan(file.name, tuple(planner.changes), tuple(planner.refusals), tuple(planner.notes), planner.unchanged)
@@ -184,6 +195,11 @@ class _Planner:
             self._compare(Kind.WEBHOOK, webhook.key, present, webhook, is_equal=is_equal)
         for unused in rest:
             self._leave_or_delete(Kind.WEBHOOK, unused.value.key, unused)
+
+    def prices(self, prices: Sequence[SlugPrice], existing: Mapping[str, OwnedResource[SlugPrice]]) -> None:
+        for price in prices:
+            self._compare(Kind.PRICE, price.key, existing.get(price.key), price)
+        self._leave_or_delete_rest(Kind.PRICE, existing, {price.key for price in prices})
 
     def _compare(
         self, kind: Kind, key: str, now: OwnedResource[Any] | None, goal: Any, *, is_equal: bool | None = None

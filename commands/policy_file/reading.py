@@ -1,21 +1,22 @@
-"""Reads what a workspace has, over the management API: five lists, and one comparison per secret with a known value."""
+"""Reads what a workspace has, over the management API: six lists, and one comparison per secret with a known value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from commands.connection import Client
 from commands.lists import Told, all_items
-from commands.policy_file.document import numbered, slug_limits
+from commands.policy_file.document import numbered, slug_limits, slug_price
 from commands.policy_file.trees import parents_first
-from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, Webhook, Workspace
+from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, SlugPrice, Webhook, Workspace
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 
-V = TypeVar("V", Secret, Endpoint, Group, Webhook)
+V = TypeVar("V", Secret, Endpoint, Group, Webhook, SlugPrice)
 
 ENDPOINTS = "/v1/gateway/endpoints"
 GROUPS = "/v1/gateway/groups"
 WEBHOOKS = "/v1/gateway/webhooks"
+PRICES = "/v1/gateway/prices"
 SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
 
@@ -32,11 +33,13 @@ async def read_workspace(client: Client, values: Mapping[str, str], report: Told
     external = {item["id"]: item["metadata"]["external_entity_id"] for item in groups}
     webhooks = await all_items(client, WEBHOOKS)
     numbers = numbered([_webhook(item, external) for item in webhooks])
+    prices = [_owned(item, slug_price(item)) for item in await all_items(client, PRICES)]
     return Workspace(
         {item["name"]: _owned(item, Secret(item["name"])) for item in secrets},
         {endpoint.value.slug: endpoint for endpoint in endpoints},
         _groups(groups, external),
         tuple(_owned(item, webhook) for item, webhook in zip(webhooks, numbers, strict=True)),
+        {price.value.key: price for price in prices},
         {model["id"]: model["name"] for model in await all_items(client, MODELS)},
         await _compared(client, values.items() & {(name, values.get(name)) for name in names.values()}),
     )
@@ -53,7 +56,7 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
 
 def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:
     owner = item.get("managed_by") or {"name": None, "drifted": False}
-    return OwnedResource(item["id"], value, owner["name"], owner["drifted"])
+    return OwnedResource(item.get("id", ""), value, owner["name"], owner["drifted"])
 
 
 def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:

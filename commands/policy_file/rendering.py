@@ -7,8 +7,9 @@ from typing import Any
 from commands.output import cell_text
 from commands.policy_file.planning import Action, Change, Plan
 from commands.policy_file.steps import IdOf, Step
-from commands.policy_file.values import Endpoint, Group, Webhook
+from commands.policy_file.values import Endpoint, Group, SlugPrice, Webhook
 from policy.limits.limit import SlugLimits
+from policy.price_wire import price_to_wire
 
 _SIGNS = {Action.CREATE: "+", Action.UPDATE: "~", Action.ADOPT: "=", Action.DELETE: "-"}
 
@@ -95,12 +96,14 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             yield "enabled", value.enabled
             yield "include_details", value.include_details
             yield "event_types", ", ".join(value.event_types)
+        case SlugPrice(price=price):
+            yield from _flat({name: member for name, member in price_to_wire(price).items() if member is not None})
 
 
 def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in target.items():
         if isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", member) for inner, member in value.items())
+            yield from ((f"{name}.{inner}", member) for inner, member in _flat(value))
         else:
             yield name, value
 

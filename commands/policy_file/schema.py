@@ -9,6 +9,8 @@ from policy.limits.alerts import LIMIT_ALERT, MAX_PERCENTS, WHOLE
 from policy.limits.groups import MAX_MODELS, Enforcement
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
+from policy.price_wire import AMOUNT_MEMBERS, COUNT_MEMBERS, LONG_AMOUNTS, MAX_MODEL_TOKENS, MULTIPLIER_PATTERN
+from policy.prices import AMOUNT_PATTERN, CURRENCY_PATTERN, DATE_PATTERN
 
 VERSION = 1
 _NO_NUL = r"^[^\u0000]*$"
@@ -92,6 +94,31 @@ def _group(**more: Schema) -> Schema:
     )
 
 
+_AMOUNT: Schema = {
+    "type": ["string", "number"],
+    "pattern": f"^{AMOUNT_PATTERN.pattern}$",
+    "minimum": 0,
+    "maximum": 10**12 - 1,
+}
+_COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_MODEL_TOKENS}
+
+
+def _price() -> Schema:
+    factor = {"type": ["string", "number"], "pattern": f"^{MULTIPLIER_PATTERN.pattern}$", "minimum": 0, "maximum": 1000}
+    long_amounts = dict.fromkeys(LONG_AMOUNTS, _AMOUNT)
+    needed = ("above_input_tokens", *(name for name in LONG_AMOUNTS if name != "cache_write_per_million"))
+    return _object(
+        ("slug", "valid_from", "currency", "input_per_million", "output_per_million"),
+        slug=_text(257, "{org_prefix}/{name}", _SLUG),
+        valid_from=_text(10, "The UTC date from which it holds.", f"^{DATE_PATTERN.pattern}$"),
+        currency=_text(3, "ISO 4217.", f"^{CURRENCY_PATTERN.pattern}$"),
+        **dict.fromkeys(AMOUNT_MEMBERS, _AMOUNT),
+        **dict.fromkeys(COUNT_MEMBERS, _COUNT),
+        long_context=_object(needed, above_input_tokens=_COUNT, **long_amounts),
+        service_tiers={"type": "object", "additionalProperties": _object(("multiplier",), multiplier=factor)},
+    )
+
+
 SCHEMA: Schema = {
     "$schema": "https://json-schema.org/draft/2020-12/schema",
     "title": "Tollgate policy file",
@@ -103,6 +130,7 @@ SCHEMA: Schema = {
         endpoints=_list("endpoint", "Slugs and their targets."),
         groups=_list("group", "Groups, their access and their limits."),
         webhooks=_list("webhook", "Receivers of billing events and of alerts on limits."),
+        prices=_list("price", "What calls through a slug cost, from a date on."),
     ),
     "$defs": {
         "secret": _object(
@@ -142,5 +170,6 @@ SCHEMA: Schema = {
             },
             group=_text(255, "The external_entity_id of the group that it is told of, with those below it."),
         ),
+        "price": _price(),
     },
 }

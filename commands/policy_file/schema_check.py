@@ -12,6 +12,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "array": (list, "a list"),
     "string": (str, 'text; put a number, true, false or null in quotes ("…")'),
     "integer": (int, "a whole number"),
+    "number": (int, "a number"),  # others are text here
     "boolean": (bool, "true or false"),
 }
 
@@ -50,14 +51,18 @@ def _scalar_problem(schema: Schema, value: Any) -> str | None:
     if "enum" in schema and value not in schema["enum"]:
         return f"must be one of {', '.join(schema['enum'])}"
     if "type" in schema:
-        kind, description = _KINDS[schema["type"]]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            return f"must be {description}"
+        names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+        if not any(_is_of(_KINDS[name][0], value) for name in names):
+            return f"must be {' or '.join(_KINDS[name][1] for name in reversed(names))}"
     if isinstance(value, str):
         return _text_problem(schema, value)
     if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
         return f"must be from {schema['minimum']} to {schema['maximum']}"
     return None
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def _text_problem(schema: Schema, value: str) -> str | None:
@@ -72,9 +77,10 @@ def _text_problem(schema: Schema, value: str) -> str | None:
 
 def _check_object(schema: Schema, value: dict[str, Any], place: Place, problems: list[Problem]) -> None:
     properties = schema.get("properties", {})
+    others = schema.get("additionalProperties", True)
     for name, item in value.items():
-        inner = properties.get(name)
-        if name not in properties and "properties" in schema and not schema.get("additionalProperties", True):
+        inner = properties.get(name, others if isinstance(others, dict) else None)
+        if name not in properties and "properties" in schema and not others:
             problems.append(Problem((*place, name), f"unknown; known are {', '.join(properties)}"))
         elif inner is not None and inner is not False:
             _check(inner, item, (*place, name), problems)

@@ -4,17 +4,19 @@ See docs/reference/policy-files.md#the-order-of-changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 from commands.policy_file.cascade import Transition, intermediate_models
 from commands.policy_file.planning import Action, Change, Plan, entries
-from commands.policy_file.reading import ENDPOINTS, GROUPS, SECRETS, WEBHOOKS
+from commands.policy_file.reading import ENDPOINTS, GROUPS, PRICES, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
+from policy.price_wire import price_to_wire
+from policy.prices import date_text
 from policy.snapshot import models_entry_to_wire
 
 MAX_WEBHOOKS = 20
@@ -47,6 +49,7 @@ class Step:
     key: str
     does: str
     body: Mapping[str, Any] | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
 
 
 def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
@@ -62,10 +65,12 @@ def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
     return (
         *(_secret(change, plan.owner) for change in lasting[Kind.SECRET]),
         *(_endpoint(change, plan.owner) for change in lasting[Kind.ENDPOINT]),
+        *(_price(change, plan.owner) for change in lasting[Kind.PRICE]),
         # Before the limits: a group that goes must not hold up those of its ancestors. Children first.
         *reversed(deletions[Kind.GROUP]),
         *_groups(lasting[Kind.GROUP], changes[Kind.GROUP], workspace.groups, plan.owner),
         *((*deletions[Kind.WEBHOOK], *webhooks) if is_full else (*webhooks, *deletions[Kind.WEBHOOK])),
+        *deletions[Kind.PRICE],
         *deletions[Kind.ENDPOINT],
         *deletions[Kind.SECRET],
     )
@@ -74,8 +79,18 @@ def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
 def _deletion(change: Change) -> Step:
     collection = {Kind.ENDPOINT: ENDPOINTS, Kind.GROUP: GROUPS, Kind.WEBHOOK: WEBHOOKS, Kind.SECRET: SECRETS}
     assert change.before is not None
+    if change.kind is Kind.PRICE:
+        price = change.before.value.price
+        query = {"slug": price.slug, "valid_from": date_text(price.valid_from_ms)}
+        return Step("DELETE", (PRICES,), change.kind, change.key, "delete", None, query)
     last = quote(change.key, safe="") if change.kind is Kind.SECRET else change.before.id
     return Step("DELETE", (collection[change.kind], last), change.kind, change.key, "delete")
+
+
+def _price(change: Change, owner: str) -> Step:
+    price = change.after.price
+    body = {"slug": price.slug, **price_to_wire(price), "managed_by": owner}
+    return Step("PUT", (PRICES,), Kind.PRICE, change.key, change.action.value, body)
 
 
 def _secret(change: Change, owner: str) -> Step:

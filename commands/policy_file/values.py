@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
+from policy.prices import Price, date_text
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -22,6 +23,7 @@ class Kind(StrEnum):
     ENDPOINT = "endpoint"
     GROUP = "group"
     WEBHOOK = "webhook"
+    PRICE = "price"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,17 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
+class SlugPrice:
+    """A price of a slug from a date on."""
+
+    price: Price
+
+    @property
+    def key(self) -> str:
+        return f"{self.price.slug} from {date_text(self.price.valid_from_ms)}"
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyFile:
     """A policy file: `name` owns what is applied from it. Groups: parents before children."""
 
@@ -88,6 +101,7 @@ class PolicyFile:
     endpoints: tuple[Endpoint, ...] = ()
     groups: tuple[Group, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
+    prices: tuple[SlugPrice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,7 @@ class OwnedResource(Generic[V_co]):
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A workspace's resources by identity: secret name, slug, external id. Groups: parents before children.
+    """A workspace's resources by identity: secret name, slug, external id, slug and date. Groups: parents first.
 
     `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one.
     """
@@ -111,5 +125,6 @@ class Workspace:
     endpoints: Mapping[str, OwnedResource[Endpoint]] = field(default_factory=dict)
     groups: Mapping[str, OwnedResource[Group]] = field(default_factory=dict)
     webhooks: tuple[OwnedResource[Webhook], ...] = ()
+    prices: Mapping[str, OwnedResource[SlugPrice]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     equal: Mapping[str, bool] = field(default_factory=dict)

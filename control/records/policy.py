@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.limits.groups import Enforcement, Group
+from policy.prices import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,16 @@ class SecretRecord:
     name: str
     ciphertext: str
     created_at_ms: int
+    updated_at_ms: int
+    managed_by: str | None = None
+    managed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRecord:
+    """A price of a slug, known by slug and date."""
+
+    price: Price
     updated_at_ms: int
     managed_by: str | None = None
     managed_at_ms: int | None = None

@@ -210,7 +210,9 @@ def test_an_error_has_at_most_three_lines(
 
 
 def test_an_export_is_the_same_file_as_json(api: FakeApi) -> None:
-    api.answers |= {f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "models")}
+    api.answers |= {
+        f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "gateway/prices", "models")
+    }
     exported = json.loads(done("export", "--json"))
     target = {"provider": "VENDOR_B", "target_model": "old", "secret": "openai"}
     assert exported["endpoints"] == [{"slug": "acme/chat", "target": target}]
@@ -221,7 +223,9 @@ def test_a_webhook_secret_that_cannot_be_written_is_told(api: FakeApi, monkeypat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(PrivateLines, "append", append)
-    api.answers |= {f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "models")}
+    api.answers |= {
+        f"GET /v1/{name}": page() for name in ("gateway/groups", "gateway/webhooks", "gateway/prices", "models")
+    }
     api.answers["POST /v1/gateway/webhooks"] = {"id": "whk_1", "secret": "whsec_x"}
     stopped = run("apply", "-", stdin="version: 1\nname: a\nwebhooks: [{url: https://a.example}]\n")
     assert (stopped.exit_code, "whsec_x" in stopped.output) == (1, False)
@@ -343,7 +347,7 @@ def test_groups_tree_says_whose_usage_is_not_known_while_redis_is_away(api: Fake
 
 
 def test_export_tells_how_many_groups_it_has_read(api: FakeApi) -> None:
-    for name in ("endpoints", "webhooks"):
+    for name in ("endpoints", "webhooks", "prices"):
         api.answers[f"GET /v1/gateway/{name}"] = page()
     api.answers |= {"GET /v1/secrets": page(), "GET /v1/models": page()}
     pages_of_groups(api, *(group_item(n) for n in range(3)))

@@ -1,6 +1,6 @@
 """The management API of one workspace in memory, with control's rules from `policy`, for commands over the API.
 
-It keeps what policy files describe: secrets, endpoints, groups, webhooks. `calls` lists all writes.
+It keeps what policy files describe: secrets, endpoints, groups, webhooks, prices. `calls` lists all writes.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,11 @@ from policy.limits.groups import (
     inherit_enforcement,
 )
 from policy.limits.limit import check_slug_limits
+from policy.price_wire import price_from_wire
 from policy.snapshot import models_entry_from_wire, models_entry_to_wire
 
 PREFIXES = ("acme",)
+_KINDS = ("secrets", "endpoints", "groups", "webhooks", "prices")
 MAX_WEBHOOKS = 20
 Wire = dict[str, Any]
 
@@ -33,7 +35,7 @@ class WorkspaceApi:
     """A `commands.connection.Client`. After `away_after` writes it answers no more."""
 
     def __init__(self) -> None:
-        self.items: dict[str, dict[str, Wire]] = {name: {} for name in ("secrets", "endpoints", "groups", "webhooks")}
+        self.items: dict[str, dict[str, Wire]] = {name: {} for name in _KINDS}
         self.models: dict[str, str] = {}
         self.calls: list[tuple[str, str]] = []
         self.away_after: int | None = None
@@ -54,7 +56,7 @@ class WorkspaceApi:
         self.calls.append((method, path))
         self._now += 1
         change = getattr(self, f"_{method.lower()}_{kind}")
-        return self._shown(change(body, *rest))
+        return self._shown(change(body, *rest, **query))
 
     def write(self, kind: str, key: str) -> None:
         """Something other than the owner writes the resource, and changes nothing."""
@@ -79,7 +81,8 @@ class WorkspaceApi:
             [*(hook[name] for name in members), external.get(hook["group_id"])]
             for hook in self.items["webhooks"].values()
         ]
-        return groups, secrets, endpoints, sorted(map(str, hooks))
+        prices = {key: price_from_wire(item["slug"], item) for key, item in self.items["prices"].items()}
+        return groups, secrets, endpoints, sorted(map(str, hooks)), prices
 
     def _list(self, kind: str, query: Mapping[str, Any]) -> Wire:
         if kind == "models":
@@ -178,6 +181,19 @@ class WorkspaceApi:
                     check_below(group.models, lower.models)
             except GroupRuleError:
                 raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT") from None
+
+    def _put_prices(self, body: Wire) -> Wire:
+        check_slug(body["slug"], PREFIXES)
+        key = f"{body['slug']} from {body['valid_from']}"
+        old = self.items["prices"].get(key, {})
+        ownership: Wire = {name: old[name] for name in ("owner", "applied") if name in old}
+        members = {name: value for name, value in body.items() if name != "managed_by"}
+        return self._keep("prices", key, {**ownership, **members}, body)
+
+    def _delete_prices(self, _body: None, *, slug: str, valid_from: str) -> Wire:
+        key = f"{slug} from {valid_from}"
+        self._existing("prices", key)
+        return self.items["prices"].pop(key)
 
     def _post_groups(self, body: Wire) -> Wire:
         assert body["models"], "a new group needs an entry"

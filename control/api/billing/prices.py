@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -20,6 +21,7 @@ from control.api.protocol.schemas import (
     ResponseV1,
     SlugText,
 )
+from control.records.policy import PriceRecord
 from control.resources.billing import prices
 from policy.billing import MAX_TIER_CHARS
 from policy.price_wire import (
@@ -85,7 +87,7 @@ Tiers = Annotated[
 ]
 
 
-class PutPriceRequestV1(RequestV1):
+class PutPriceRequestV1(OwnableRequestV1):
     """A price. Amounts are decimal text: per million tokens, and per call."""
 
     slug: SlugText
@@ -147,10 +149,14 @@ class PriceV1(ResponseV1):
     max_output_tokens: int | None
 
 
+class GatewayPriceV1(PriceV1, OwnableResponseV1):
+    """A price, and the policy file that owns it."""
+
+
 class PricesResponseV1(ResponseV1):
     """One page of prices, ordered by slug and `valid_from`."""
 
-    items: list[PriceV1]
+    items: list[GatewayPriceV1]
     pagination: PaginationResponseV1
 
 
@@ -167,27 +173,31 @@ class DeletePriceQueryV1(RequestV1):
     valid_from: DateText
 
 
-async def _put(request: ApiRequest) -> PriceV1:
+async def _put(request: ApiRequest) -> GatewayPriceV1:
     body = request.body_as(PutPriceRequestV1)
     price = price_from_wire(body.slug, body.model_dump())
-    return price_response(await prices.put_price(request.store, request.workspace_id, price))
+    return _response(await prices.put_price(request.store, request.workspace_id, price, body.owner_change()))
 
 
 async def _list(request: ApiRequest) -> Encoded:
-    async def fetch(at: Position[Price]) -> Sequence[Price]:
+    async def fetch(at: Position[PriceRecord]) -> Sequence[PriceRecord]:
         after = None if at.after is None else (str(at.after[0]), int(at.after[1]))
         return await prices.read_prices(request.store, request.workspace_id, at.filters["slug"], after, at.limit)
 
-    def position_of(price: Price) -> tuple[str, int]:
-        return (price.slug, price.valid_from_ms)
+    def position_of(record: PriceRecord) -> tuple[str, int]:
+        return (record.price.slug, record.price.valid_from_ms)
 
-    return await list_page(request, Listing("prices", fetch, position_of, encoder(price_response), ("slug",)))
+    return await list_page(request, Listing("prices", fetch, position_of, encoder(_response), ("slug",)))
 
 
-async def _delete(request: ApiRequest) -> PriceV1:
+async def _delete(request: ApiRequest) -> GatewayPriceV1:
     query = request.query_as(DeletePriceQueryV1)
     position = (query.slug, parse_date(query.valid_from))
-    return price_response(await prices.remove_price(request.store, request.workspace_id, position))
+    return _response(await prices.remove_price(request.store, request.workspace_id, position))
+
+
+def _response(record: PriceRecord) -> GatewayPriceV1:
+    return GatewayPriceV1(**prices.shown_record(record))
 
 
 def price_response(price: Price) -> PriceV1:
@@ -196,7 +206,7 @@ def price_response(price: Price) -> PriceV1:
 
 _PATH = "/v1/gateway/prices"
 OPERATIONS = (
-    Operation("PUT", _PATH, _put, "Set a price", PriceV1, body=PutPriceRequestV1, errors=(400, 409)),
+    Operation("PUT", _PATH, _put, "Set a price", GatewayPriceV1, body=PutPriceRequestV1, errors=(400, 409)),
     Operation("GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,)),
-    Operation("DELETE", _PATH, _delete, "Delete a price", PriceV1, query=DeletePriceQueryV1, errors=(400, 404)),
+    Operation("DELETE", _PATH, _delete, "Delete a price", GatewayPriceV1, query=DeletePriceQueryV1, errors=(400, 404)),
 )

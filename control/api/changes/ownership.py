@@ -1,4 +1,4 @@
-"""The member `managed_by` of endpoints, groups, webhooks and secrets (docs/reference/management-api.md#ownership)."""
+"""The member `managed_by` of what policy files may own (docs/reference/management-api.md#ownership)."""
 
 from typing import Annotated
 

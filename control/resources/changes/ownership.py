@@ -6,10 +6,10 @@ A resource has drifted when its `updated_at_ms` is not that of its owner's last 
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from control.records.policy import EndpointRecord, GroupRecord, SecretRecord
+from control.records.policy import EndpointRecord, GroupRecord, PriceRecord, SecretRecord
 from control.records.webhooks import WebhookRecord
 
-R = TypeVar("R", EndpointRecord, GroupRecord, SecretRecord, WebhookRecord)
+R = TypeVar("R", EndpointRecord, GroupRecord, PriceRecord, SecretRecord, WebhookRecord)
 
 
 @dataclass(frozen=True, slots=True)

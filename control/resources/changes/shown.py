@@ -98,5 +98,5 @@ def shown_delivery(record: DeliveryRecord) -> dict[str, Any]:
     }
 
 
-def _times(record: R) -> dict[str, str]:
+def _times(record: EndpointRecord | GroupRecord | SecretRecord | WebhookRecord) -> dict[str, str]:
     return {"created_at": time_text(record.created_at_ms), "updated_at": time_text(record.updated_at_ms)}

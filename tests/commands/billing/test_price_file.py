@@ -130,7 +130,10 @@ async def test_a_refused_price_undoes_the_others_and_equal_ones_are_not_set() ->
         return body
 
     old = priced("acme/b", "9.00")
-    api = FakeApi({f"GET {PATH}": page(priced("acme/a", "1.00"), old), f"PUT {PATH}": put, f"DELETE {PATH}": {}})
+    owned: dict[str, Any] = {"managed_by": {"name": "production", "drifted": False}}
+    api = FakeApi(
+        {f"GET {PATH}": page(priced("acme/a", "1.00"), old | owned), f"PUT {PATH}": put, f"DELETE {PATH}": {}}
+    )
     slugs = ("acme/a", "acme/b", "acme/c", "other/d", "acme/e")
     lines = read_prices((HEADER + "".join(GOOD.replace("acme/a", slug) for slug in slugs)).encode())
     with pytest.raises(PriceFileError, match="line 5: 400: not yours\nNothing was set"):

@@ -18,6 +18,23 @@ Item = dict[str, Any]
 SLUGS = ("acme/a", "acme/b")
 
 
+DATES = ("2026-11-01", "2026-12-01")
+AMOUNTS = st.sampled_from(["0", "0.15", 3])
+TIER = st.fixed_dictionaries({"multiplier": st.sampled_from(["0.5", 2])})
+TIERS = st.dictionaries(st.sampled_from(["flex", "priority"]), TIER, min_size=1)
+LONG_AMOUNTS = {f"{kind}_per_million": AMOUNTS for kind in ("input", "cached_input", "output")}
+PRICES = st.fixed_dictionaries(
+    {"currency": st.sampled_from(["EUR", "USD"]), "input_per_million": AMOUNTS, "output_per_million": AMOUNTS},
+    optional={
+        "cache_write_per_million": AMOUNTS,
+        "per_call": AMOUNTS,
+        "max_output_tokens": st.integers(1, 2),
+        "service_tiers": TIERS,
+        "long_context": st.fixed_dictionaries({"above_input_tokens": st.just(200_000), **LONG_AMOUNTS}),
+    },
+)
+
+
 def limits(units: tuple[str, ...]) -> st.SearchStrategy[list[Item]]:
     one = st.fixed_dictionaries(
         {"type": st.sampled_from(["TOKEN", "REQUEST"]), "unit": st.sampled_from(units), "threshold": st.integers(1, 6)}
@@ -68,6 +85,10 @@ def policies(draw: st.DrawFn) -> Item:
         },
     )
     document["webhooks"] = draw(st.lists(hooks, max_size=4))
+    dated = st.dictionaries(st.tuples(st.sampled_from(SLUGS), st.sampled_from(DATES)), PRICES, max_size=3)
+    document["prices"] = [
+        {"slug": slug, "valid_from": valid_from, **price} for (slug, valid_from), price in draw(dated).items()
+    ]
     return document
 
 

@@ -205,3 +205,14 @@ async def test_a_workspace_has_a_bounded_number_of_prices(
     (await sqlite_plane.put(PATH, PRICE)).ok()
     (await sqlite_plane.put(PATH, {**PRICE, "slug": "acme/b"})).refused(409, "CONFLICT")
     (await sqlite_plane.put(PATH, {**PRICE, "input_per_million": "4"})).ok()
+
+
+async def test_a_policy_file_owns_a_price_until_it_is_released(plane: ControlPlane) -> None:
+    price = (await plane.put(PATH, {**PRICE, "managed_by": "production"})).ok()
+    assert (price["managed_by"]["name"], price["managed_by"]["drifted"]) == ("production", False)
+    (await plane.put(PATH, {**PRICE, "per_call": "1"})).ok()
+    [listed] = (await plane.get(PATH)).ok()["items"]
+    assert listed["managed_by"]["name"] == "production"
+    assert (await plane.put(PATH, {**PRICE, "managed_by": "production"})).ok()["managed_by"]["drifted"] is False
+    assert "managed_by" not in (await plane.put(PATH, {**PRICE, "managed_by": None})).ok()
+    assert "managed_by" not in (await plane.get(PATH)).ok()["items"][0]

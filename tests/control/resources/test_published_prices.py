@@ -9,6 +9,7 @@ from sqlalchemy import select
 from control.edges.sql.billing import price_rows
 from control.edges.sql.store import current_revision
 from control.edges.sql.tables import published
+from control.records.policy import PriceRecord
 from control.resources.billing import published_prices
 from control.resources.billing.published_prices import PricePublisher
 from policy.prices import Price, parse_date
@@ -46,7 +47,7 @@ async def store_as_older_control(plane: ControlPlane, slug: str, day_ms: int) ->
     """Store a price that is not published."""
     template = (await stored_prices(plane))[0]
     async with plane.store.write() as tx:
-        await price_rows.put_price(tx, plane.workspace_id, Price(slug, day_ms, "EUR", template.tokens))
+        await price_rows.put_price(tx, plane.workspace_id, PriceRecord(Price(slug, day_ms, "EUR", template.tokens), 1))
 
 
 async def test_a_price_is_published_with_its_change_and_removed_with_its_deletion(plane: ControlPlane) -> None:

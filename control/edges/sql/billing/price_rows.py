@@ -13,6 +13,7 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prices, published
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.long_work import beside
+from control.records.policy import PriceRecord
 from policy.price_wire import price_from_wire, price_to_wire
 from policy.prices import Price, date_text, token_prices
 from policy.snapshot import PriceRow, RowKind, Wire
@@ -28,12 +29,14 @@ _AMOUNTS = (
 )
 _AMOUNT_NAMES = tuple(column.name for column in _AMOUNTS)
 _NEEDED = ("valid_from", "currency", *_AMOUNT_NAMES)
+_OWNERSHIP = (prices.c.updated_at_ms, prices.c.managed_by, prices.c.managed_at_ms)
 _PRICE = (*_IDENTITY, prices.c.currency, prices.c.other_members, *_AMOUNTS)
 
 
-async def put_price(tx: WriteTx, workspace_id: str, price: Price) -> None:
+async def put_price(tx: WriteTx, workspace_id: str, record: PriceRecord) -> None:
     """Insert the price, or replace the slug's price of the same date."""
-    values = {**_columns(price), "updated_at_ms": tx.now_ms}
+    price = record.price
+    values = {**_columns(price), **{column.name: getattr(record, column.name) for column in _OWNERSHIP}}
     dialect: Any = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
     row = {"workspace_id": workspace_id, "slug": price.slug, "valid_from_ms": price.valid_from_ms, **values}
     statement = dialect.insert(prices).values(row)
@@ -41,13 +44,13 @@ async def put_price(tx: WriteTx, workspace_id: str, price: Price) -> None:
     await tx.conn.execute(statement.on_conflict_do_update(index_elements=identity, set_=values))
 
 
-async def find_price(conn: Connection, workspace_id: str, position: Position) -> Price | None:
+async def find_record(conn: Connection, workspace_id: str, position: Position) -> PriceRecord | None:
     slug, valid_from_ms = position
-    query = select(*_PRICE).where(
+    query = select(*_OWNERSHIP, *_PRICE).where(
         prices.c.workspace_id == workspace_id, prices.c.slug == slug, prices.c.valid_from_ms == valid_from_ms
     )
     row = (await conn.execute(query)).first()
-    return None if row is None else _price(row)
+    return None if row is None else _record(row)
 
 
 async def count_prices(conn: Connection, workspace_id: str) -> int:
@@ -68,12 +71,23 @@ async def list_prices(
     conn: Connection, workspace_id: str, slug: str | None, after: Position | None, limit: int
 ) -> Sequence[Price]:
     """Return at most `limit` prices behind `after`, of one slug or of all."""
-    query = select(*_PRICE).where(prices.c.workspace_id == workspace_id)
+    query = _page(select(*_PRICE), workspace_id, slug, after)
+    return [_price(row) for row in await conn.execute(query.limit(limit))]
+
+
+async def list_records(
+    conn: Connection, workspace_id: str, slug: str | None, after: Position | None, limit: int
+) -> Sequence[PriceRecord]:
+    """The same with their owners."""
+    query = _page(select(*_OWNERSHIP, *_PRICE), workspace_id, slug, after)
+    return [_record(row) for row in await conn.execute(query.limit(limit))]
+
+
+def _page(query: Any, workspace_id: str, slug: str | None, after: Position | None) -> Any:
+    query = query.where(prices.c.workspace_id == workspace_id).order_by(*_IDENTITY)
     if slug is not None:
         query = query.where(prices.c.slug == slug)
-    if after is not None:
-        query = query.where(tuple_(*_IDENTITY) > after)
-    return [_price(row) for row in await conn.execute(query.order_by(*_IDENTITY).limit(limit))]
+    return query if after is None else query.where(tuple_(*_IDENTITY) > after)
 
 
 async def prices_between(
@@ -126,6 +140,10 @@ async def published_prices(conn: Connection, workspace_id: str) -> Mapping[str, 
     return bodies
 
 
+def _record(row: Any) -> PriceRecord:
+    return PriceRecord(_price(row[len(_OWNERSHIP) :]), *row[: len(_OWNERSHIP)])
+
+
 def _price(row: Any) -> Price:
     """Read the columns by place: a report has thousands of prices, and names take longer than all the rest."""
     slug, valid_from_ms, currency, others, *amounts = row
@@ -136,7 +154,7 @@ def _price(row: Any) -> Price:
     return Price(slug, valid_from_ms, currency, token_prices(input, output, cached_input=cached_input), per_call)
 
 
-def _columns(price: Price) -> dict[str, str | None]:
+def _columns(price: Price) -> dict[str, Any]:
     """The price as its columns hold it. Control of before `other_members` reads and writes the other ones alone."""
     members = price_to_wire(price)
     defaults = price_to_wire(price_from_wire(price.slug, {name: members[name] for name in _NEEDED}))

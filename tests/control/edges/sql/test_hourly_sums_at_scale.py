@@ -20,6 +20,7 @@ from control.edges.sql.billing.usage_sources import sources_of
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.store import Store
 from control.records.events import EventWindow
+from control.records.policy import PriceRecord
 from control.resources.billing import usage_report
 from control.resources.billing.report_groups import Grouping
 from control.resources.billing.report_query import ReportQuery
@@ -161,7 +162,7 @@ async def filled_wide(plane: ControlPlane) -> EventWindow:
         await tx.conn.execute(text(_PROGRESS), {**parameters, "until": until_ms})
         for slug, day in product(range(SLUGS), range(DAYS)):
             price = Price(f"acme/m{slug}", first_ms + day * DAY_MS, "EUR", amounts)
-            await put_price(tx, plane.workspace_id, price)
+            await put_price(tx, plane.workspace_id, PriceRecord(price, 1))
     return EventWindow(plane.workspace_id, first_ms, until_ms)
 
 
