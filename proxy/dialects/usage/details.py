@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
-from policy.billing import MAX_TIER_CHARS, NO_DETAILS, Details
+from policy.billing import MAX_TIER_CHARS, Details
 
 Json = dict[str, Any]
 Words = Mapping[str, Any]
@@ -54,35 +54,43 @@ MAX_TOOLS = 100
 MAX_DETAIL = 10**10 - 1
 """The largest figure that is read, so that the bytes of an event are bounded."""
 _TIER = "service_tier"
-_FIGURES = Details._fields[: Details._fields.index(_TIER)]
 
 
-def read_details(usage: Json, most: int) -> Details:
-    """The details of a report of any dialect, without the service tier. `most`: the largest valid figure."""
+def read_details(usage: Json, most: int, tier: str) -> Details:
+    """The details of a report of any dialect. `most`: the largest valid figure. `tier`: `service_tier`."""
     figures: dict[str, int] = {}
     most = min(most, MAX_DETAIL)
     _collect(usage, _USAGE, most, figures)
-    by_tool = usage.get(_BY_TOOL)
-    if isinstance(by_tool, dict):
+    if isinstance(by_tool := usage.get(_BY_TOOL), dict):
         calls = sum(count for count in islice(by_tool.values(), MAX_TOOLS) if is_figure(count, most))
         figures["server_tool_calls"] = min(max(calls, figures.get("server_tool_calls", 0)), most)
     if not figures:
-        return NO_DETAILS
-    by_duration = figures.pop(_SHORT_WRITE, 0) + figures.get(_LONG_WRITE, 0)
-    figures[_CACHE_WRITE] = max(figures.get(_CACHE_WRITE, 0), by_duration)
-    return Details._make((*(figures.get(name, 0) for name in _FIGURES), ""))
+        return details_of_tier(tier)
+    figure = figures.get
+    cache_write_1h = figure(_LONG_WRITE, 0)
+    return Details(
+        cache_write=max(figure(_CACHE_WRITE, 0), figure(_SHORT_WRITE, 0) + cache_write_1h),
+        cache_write_1h=cache_write_1h,
+        reasoning=figure("reasoning", 0),
+        audio_input=figure("audio_input", 0),
+        audio_output=figure(AUDIO_OUTPUT, 0),
+        image_input=figure("image_input", 0),
+        image_output=figure(IMAGE_OUTPUT, 0),
+        server_tool_calls=figure("server_tool_calls", 0),
+        service_tier=tier,
+    )
 
 
 def _collect(members: Json, words: Words, most: int, figures: dict[str, int]) -> None:
-    """Add the details that `members` tell."""
+    """Add the details above zero that `members` tell."""
     for name in members.keys() & words.keys():
         word = words[name]
         value = members[name]
-        if not isinstance(word, str):
-            if isinstance(value, dict):
-                _collect(value, word, most, figures)
-        elif is_figure(value, most):
-            figures[word] = max(value, figures.get(word, 0))
+        if word.__class__ is str:
+            if type(value) is int and 0 < value <= most:
+                figures[word] = max(value, figures.get(word, 0))
+        elif type(value) is dict:
+            _collect(value, word, most, figures)
 
 
 def is_figure(value: object, most: int) -> bool:
@@ -94,8 +102,8 @@ def service_tier(*places: object) -> str:
     """The tier in the first of `places` that tells one; empty if none does."""
     for members in places:
         tier = members.get(_TIER) if isinstance(members, dict) else None
-        if tier is not None and _is_tier(tier):
-            return str(tier)
+        if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER_CHARS and _is_tier(tier):
+            return tier
     return ""
 
 
@@ -117,7 +125,7 @@ def with_output_part(details: Details, part: str, output: int) -> Details:
     return details._replace(image_output=output) if part == IMAGE_OUTPUT else details
 
 
-def _is_tier(tier: object) -> bool:
+@lru_cache(64)
+def _is_tier(tier: str) -> bool:
     """Return whether a price may have this tier. No other is recorded."""
-    is_name = isinstance(tier, str) and len(tier) <= MAX_TIER_CHARS and tier.isascii() and tier.isprintable()
-    return is_name and '"' not in str(tier) and "\\" not in str(tier)
+    return tier.isascii() and tier.isprintable() and '"' not in tier and "\\" not in tier

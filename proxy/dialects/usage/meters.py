@@ -90,7 +90,7 @@ _DELTA = ReportPlace(None, frozenset(("message_delta",)))
 def usual_report(holder: Json, most: int) -> tuple[Tokens, Details] | None:
     """Read a report that is as nearly all of Chat Completions are; None for any other, which `OpenAiMeter` reads.
 
-    `OpenAiMeter` reads the same of it. It takes 33 Python calls and 760 bytecodes more: 6 µs of a governed call of 55.
+    `OpenAiMeter` reads the same of it. It takes 20 Python calls and 500 bytecodes more: 2 µs of a governed call.
     """
     try:
         usage = holder["usage"]
@@ -152,7 +152,13 @@ class OpenAiMeter:
 
     def observe(self, answer: Json) -> None:
         holder = self._place.holder_in(answer)
-        if holder is None or (usage := _usage_of(holder)) is None:
+        if holder is not None:
+            self.observe_holder(holder)
+
+    def observe_holder(self, holder: Json) -> None:
+        """Read the usage in the object that may hold it."""
+        usage = _usage_of(holder)
+        if usage is None:
             return
         report = usual_report(holder, self._most) if not self._output_part else None
         if report is None:
@@ -171,14 +177,13 @@ class OpenAiMeter:
             return
         if tokens is None:
             return
-        details = read_details(usage, self._most)
-        if self._has_output:
-            beside = _reasoning_beside(usage, tokens, details, self._most)
+        details = read_details(usage, self._most, service_tier(holder, usage, holder.get("x_groq")))
+        if self._has_output and (beside := _reasoning_beside(usage, tokens, details, self._most)):
             tokens = tokens._replace(output=tokens.output + beside)
-            details = details._replace(reasoning=details.reasoning or beside)
-        if not (details.audio_output or details.image_output):
+            details = details._replace(reasoning=beside)
+        if self._output_part and not (details.audio_output or details.image_output):
             details = with_output_part(details, self._output_part, tokens.output)
-        self._accept(tokens, details._replace(service_tier=service_tier(holder, usage, holder.get("x_groq"))))
+        self._accept(tokens, details)
 
     def _accept(self, tokens: Tokens, details: Details) -> None:
         """Keep a valid report."""
@@ -219,15 +224,19 @@ class ResponsesMeter(OpenAiMeter):
     @property
     def details(self) -> Details:
         reported = self._details
-        return reported._replace(server_tool_calls=max(reported.server_tool_calls, self._tools.number))
+        calls = self._tools.number
+        return reported if calls <= reported.server_tool_calls else reported._replace(server_tool_calls=calls)
 
     def observe(self, answer: Json) -> None:
-        super().observe(answer)
         kind = answer.get("type")
         if isinstance(kind, str) and kind in ITEM_EVENTS:
             self._tools.observe_item(answer)
-        elif (holder := self._place.holder_in(answer)) is not None:
-            self._tools.observe_output(holder.get("output"))
+        else:
+            super().observe(answer)
+
+    def observe_holder(self, holder: Json) -> None:
+        super().observe_holder(holder)
+        self._tools.observe_output(holder.get("output"))
 
 
 class MessagesMeter:
@@ -265,6 +274,8 @@ class MessagesMeter:
     def details(self) -> Details:
         """The details. Those of the input are known before the output is."""
         writes = self._split.get(_WRITTEN, 0)
+        if writes == self._details.cache_write and self._output is not None:
+            return self._details
         return self._details._replace(
             cache_write=writes,
             cache_write_1h=min(self._details.cache_write_1h, writes),
@@ -282,9 +293,9 @@ class MessagesMeter:
         try:
             _must_be_an_object(usage)
             output = _figure(usage, _OUTPUT_ALONE, self._most)
-            details = read_details(usage, self._most)
+            details = read_details(usage, self._most, service_tier(usage, holder))
             self._take_input(usage, details.cache_write)
-            self._details = merged(self._details, details._replace(service_tier=service_tier(usage, holder)))
+            self._details = details if self._details is NO_DETAILS else merged(self._details, details)
             if not is_last:
                 return
             if output is None or not self._split:
