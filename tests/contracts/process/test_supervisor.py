@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,9 @@ from policy.endpoints import Target
 from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
+from policy.prices import Price, token_prices
 from policy.sealing import seal
-from policy.snapshot import EndpointRow, KeyRow, SecretRow, WorkspaceRow, group_to_wire
+from policy.snapshot import EndpointRow, KeyRow, PriceRow, SecretRow, WorkspaceRow, group_to_wire
 from proxy.edges.policy.supervisor.hints import CHANNEL
 from proxy.supervisor.refresher import ON_DEMAND_GAP_S
 from tests.fakes.control_plane import TOKEN, FakeControl, serve_control
@@ -208,6 +210,27 @@ async def test_hint_makes_a_change_live(world: World) -> None:
         return (await world.proxy.call())[0] == 403
 
     await eventually(revoked)
+
+
+async def test_a_price_is_live_by_its_hint(world: World) -> None:
+    """A call before it is unpriced; a call after it costs what it says."""
+    proxy = world.proxy
+    await proxy.start(workers=1)
+    assert (await proxy.call())[0] == 200
+    await eventually(lambda: counted(proxy, "tollgate_unpriced_calls_total", 1))
+    price = Price("org/m", 0, "EUR", token_prices(Decimal(0), Decimal(0)), per_call=Decimal("0.25"))
+    world.control.put("price", "org/m", PriceRow("org/m", "ws", (price,)).to_wire())
+    await world.hint()
+
+    async def costs() -> bool:
+        assert (await proxy.call())[0] == 200
+        return await proxy.metric('tollgate_spend_total{currency="EUR"') > 0
+
+    await eventually(costs)
+
+
+async def counted(proxy: Proxy, name: str, count: int) -> bool:
+    return await proxy.metric(name) == count
 
 
 async def test_newly_minted_key_works_without_a_hint(world: World) -> None:
