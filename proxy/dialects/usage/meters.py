@@ -42,6 +42,9 @@ _USUAL_OUTPUTS = frozenset(
     ("reasoning_tokens", "audio_tokens", "text_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens")
 )
 """The members of nearly all reports, and of their details. Others may have a price."""
+_has_usual = _USUAL.issuperset
+_has_usual_inputs = _USUAL_INPUTS.issuperset
+_has_usual_outputs = _USUAL_OUTPUTS.issuperset
 _NO_MEMBERS: Json = {}
 _WRITTEN = "cache_creation_input_tokens"
 _SPLIT = ("input_tokens", "cache_read_input_tokens", _WRITTEN)
@@ -96,7 +99,8 @@ def usual_report(holder: Json, most: int) -> tuple[Tokens, Details] | None:
         usage = holder["usage"]
         inputs = usage.get("prompt_tokens_details") or _NO_MEMBERS
         outputs = usage.get("completion_tokens_details") or _NO_MEMBERS
-        if not (usage.keys() <= _USUAL and inputs.keys() <= _USUAL_INPUTS and outputs.keys() <= _USUAL_OUTPUTS):
+        has_others = not (_has_usual(usage) and _has_usual_inputs(inputs) and _has_usual_outputs(outputs))
+        if has_others:
             return None
         prompt = usage["prompt_tokens"]
         output = usage["completion_tokens"]
