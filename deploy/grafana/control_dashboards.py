@@ -44,10 +44,11 @@ CONTROL = Dashboard(
             "Webhooks, wake hooks, traces",
             (
                 panel(
-                    "Deliveries of billing webhooks",
+                    "Deliveries of webhooks, alerts on limits",
                     "ops",
-                    "failed: tried again. dead: given up after three days.",
+                    "failed: tried again. dead: given up after three days. LIMIT_…: alerts, once for all webhooks.",
                     (f"sum by (outcome) (rate(tollgate_webhook_deliveries_total[{RATE}]))", "{{outcome}}"),
+                    (f"sum by (type) (rate(tollgate_limit_alerts_total[{RATE}]))", "{{type}}"),
                 ),
                 panel(
                     "Wake hooks",
