@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 LIMIT_ALERT = "LIMIT_ALERT"
 LIMIT_REACHED = "LIMIT_REACHED"
-ALERT_TYPES = (LIMIT_ALERT, LIMIT_REACHED)
-"""The types of messages about limits. Webhooks ask for all of them by the first."""
+"""The types of messages about limits. Webhooks ask for both by the first."""
 MAX_PERCENTS = 5
 WHOLE = 100
 """The percent of a limit that leaves no room. Messages of type LIMIT_REACHED have it."""
