@@ -193,6 +193,13 @@ class TooManyPricesError(ConflictError):
         super().__init__(f"a workspace has at most {most} prices; delete those that no report needs")
 
 
+class TooManyBoundsError(ConflictError):
+    """The workspace's prices have as many bounds of long context as they may have."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"prices of a workspace have at most {most} different above_input_tokens; use one of those")
+
+
 class SumsWithoutEventsError(ConflictError):
     """Hourly sums do not tell which calls have a price's long context, and their events are deleted."""
 

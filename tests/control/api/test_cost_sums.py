@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text, update
 
+from control.edges.sql.billing.long_context import MAX_BOUNDS
 from control.edges.sql.billing.price_rows import list_prices
 from control.edges.sql.billing.tables import FIGURES, hourly_sum_progress, hourly_sums
 from control.edges.sql.store import Store
@@ -244,6 +245,28 @@ async def test_a_bound_that_a_price_has_already_is_not_added_up_again(plane: Con
     await price(plane, **long_price(first_day_ms, 1000), per_call="3")
     await price(plane, **long_price(first_day_ms + DAY_MS, 1000))
     assert await progress_ms(plane.store) == until_ms
+
+
+async def test_a_bound_of_another_slug_says_nothing_of_sums_that_were_there_before(
+    plane: ControlPlane, first_day_ms: int
+) -> None:
+    calls = [long_call(plane, n, first_day_ms + n, size) for n, size in enumerate((900, 1100))]
+    await stored(plane.store, calls)
+    await maker(plane.store).make()
+    others = [{**long_price(first_day_ms, 1000), "slug": "acme/other"}]
+    prices = await set_prices(plane, [*others, long_price(first_day_ms, 1000)])
+    await check_costs(plane, calls, first_day_ms, prices)
+    await maker(plane.store).make()
+    await check_costs(plane, calls, first_day_ms, prices)
+
+
+async def test_a_bound_too_many_is_refused(plane: ControlPlane, first_day_ms: int) -> None:
+    bounds = range(1000, 1000 + MAX_BOUNDS - len(CONTEXT_BOUNDS))
+    await set_prices(plane, [long_price(first_day_ms + n * DAY_MS, bound) for n, bound in enumerate(bounds)])
+    refused = await plane.put(PRICES, _body(long_price(first_day_ms, 1)))
+    assert refused.status == 409
+    assert "above_input_tokens" in refused.body["error"]
+    await set_prices(plane, [long_price(first_day_ms + 200 * DAY_MS, bound) for bound in (1001, CONTEXT_BOUNDS[0])])
 
 
 def _body(one: dict[str, Any]) -> Json:

@@ -13,9 +13,11 @@ from sqlalchemy import func, select, text, update
 from control.edges.sql.billing.tables import hourly_sum_progress, hourly_sums
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.store import Connection, WriteTx
-from control.errors import SumsWithoutEventsError
+from control.errors import SumsWithoutEventsError, TooManyBoundsError
 from policy.prices import CONTEXT_BOUNDS, DAY_MS, Price, date_text
 
+MAX_BOUNDS = 100
+"""The most bounds of a workspace: each event that is added up is compared with all of them."""
 _HOUR_MS = 3_600_000
 _BOUND = {
     "sqlite": "json_extract(other_members, '$.long_context.above_input_tokens')",
@@ -36,15 +38,19 @@ async def context_bounds(conn: Connection, workspace_id: str) -> Collection[int]
 async def keep_apart(tx: WriteTx, workspace_id: str, price: Price) -> None:
     """See to it that sums tell which calls have the price's long context, before it is stored. The workspace is locked.
 
-    Raises SumsWithoutEventsError if some do not, and their events are deleted.
+    Raises SumsWithoutEventsError if some do not, and their events are deleted; TooManyBoundsError if it is a bound too
+    many.
     """
     if price.long_context is None:
         return
     bound = price.long_context.above_input_tokens
+    bounds = await context_bounds(tx.conn, workspace_id)
+    if bound not in bounds and len(bounds) >= MAX_BOUNDS:
+        raise TooManyBoundsError(MAX_BOUNDS)
     # Locked, so that nobody adds events meanwhile who does not know the bound.
     progress = select(hourly_sum_progress.c.until_ms).where(hourly_sum_progress.c.workspace_id == workspace_id)
     until_ms = (await tx.conn.execute(progress.with_for_update())).scalar()
-    if until_ms is None or await _is_known(tx.conn, workspace_id, bound, price.valid_from_ms):
+    if until_ms is None or await _is_known(tx.conn, workspace_id, price, bound):
         return
     mixed_ms = await _first_mixed_hour(tx.conn, workspace_id, price, bound, until_ms)
     if mixed_ms is None:
@@ -55,15 +61,15 @@ async def keep_apart(tx: WriteTx, workspace_id: str, price: Price) -> None:
     await tx.conn.execute(again.where(hourly_sum_progress.c.workspace_id == workspace_id))
 
 
-async def _is_known(conn: Connection, workspace_id: str, bound: int, from_ms: int) -> bool:
-    """Return whether all sums from then on keep the calls above the bound apart."""
+async def _is_known(conn: Connection, workspace_id: str, price: Price, bound: int) -> bool:
+    """Return whether all sums of the slug from the price's date on keep the calls above the bound apart."""
     if bound in CONTEXT_BOUNDS:
         return True
     query = (
-        "SELECT count(*) FROM prices WHERE workspace_id = :workspace AND other_members IS NOT NULL"  # noqa: S608 (ours)
-        f" AND valid_from_ms <= :from AND {_BOUND[conn.dialect.name]} = :bound"
+        "SELECT count(*) FROM prices WHERE workspace_id = :workspace AND slug = :slug"  # noqa: S608 (ours)
+        f" AND other_members IS NOT NULL AND valid_from_ms <= :from AND {_BOUND[conn.dialect.name]} = :bound"
     )
-    values = {"workspace": workspace_id, "from": from_ms, "bound": bound}
+    values = {"workspace": workspace_id, "slug": price.slug, "from": price.valid_from_ms, "bound": bound}
     return bool((await conn.execute(text(query), values)).scalar_one())
 
 

@@ -16,6 +16,7 @@ from control.errors import (
     OlderProxiesError,
     RateLimitedError,
     SumsWithoutEventsError,
+    TooManyBoundsError,
     TooManyJobsError,
     TooManyPricesError,
     TooManyProjectsError,
@@ -30,7 +31,10 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
         yield from error_classes(kind)
 
 
-_COUNTED = (RateLimitedError, TooManyJobsError, TooManyPricesError, TooManyProjectsError, TooManyWebhooksError)
+_COUNTED = (
+    *(RateLimitedError, TooManyBoundsError, TooManyJobsError, TooManyPricesError),
+    *(TooManyProjectsError, TooManyWebhooksError),
+)
 """Errors whose message names a figure."""
 
 
