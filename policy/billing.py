@@ -27,7 +27,7 @@ COUNTED = "COUNTED"
 """The sources of a call's figures: all reported by its provider, or at least one counted by us."""
 MAX_TIER_CHARS = 64
 """The longest name of a service tier that is recorded. A longer one is none that a price can have."""
-EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]'
+_EVENT_END = b'"ended_at_ms":%d,"status":%d,"tokens":[%d,%d,%d]'
 """The second half of an event's JSON without its end, how the call ended: UTC milliseconds, status, `Tokens`."""
 
 FIRST_ERROR_STATUS = 400
@@ -222,7 +222,7 @@ def event_details(details: Details, source: str | None, *, is_count: bool = Fals
 
 def event_end(ended_at_ms: int, status: int, tokens: Tokens, details: bytes) -> bytes:
     """The second half of an event's JSON. `details`: `event_details`."""
-    return EVENT_END % (ended_at_ms, status, *tokens) + details
+    return _EVENT_END % (ended_at_ms, status, *tokens) + details
 
 
 def join_event(start: bytes, end: bytes) -> bytes:

@@ -61,16 +61,18 @@ def price_from_wire(slug: str, wire: Mapping[str, Any]) -> Price:
     long_context = wire.get("long_context")
     tiers = wire.get("service_tiers") or {}
     return Price(
-        slug,
-        parse_date(wire["valid_from"]),
-        wire["currency"],
-        _tokens(wire),
-        Decimal(wire.get("per_call") or 0),
-        Decimal(wire.get("per_server_tool_call") or 0),
-        None if long_context is None else LongContext(long_context["above_input_tokens"], _tokens(long_context)),
-        tuple(sorted([(tier, Decimal(members["multiplier"])) for tier, members in tiers.items()])),
-        wire.get("max_input_tokens"),
-        wire.get("max_output_tokens"),
+        slug=slug,
+        valid_from_ms=parse_date(wire["valid_from"]),
+        currency=wire["currency"],
+        tokens=_tokens(wire),
+        per_call=Decimal(wire.get("per_call") or 0),
+        per_server_tool_call=Decimal(wire.get("per_server_tool_call") or 0),
+        long_context=None
+        if long_context is None
+        else LongContext(long_context["above_input_tokens"], _tokens(long_context)),
+        service_tiers=tuple(sorted([(tier, Decimal(members["multiplier"])) for tier, members in tiers.items()])),
+        max_input_tokens=wire.get("max_input_tokens"),
+        max_output_tokens=wire.get("max_output_tokens"),
     )
 
 
