@@ -28,10 +28,25 @@ _BASES = {
     "output_cost_per_image_token": "image_output",
 }
 _ABOVE = r"(?:_above_(?P<{}>[0-9]{{1,6}})k_tokens)?"
-_TIER = "(?:_(?P<tier>flex|priority))?"
+_TIER = "(?:_(?P<tier>flex|priority|balanced|ultrafast))?"
 _MEMBER = re.compile(f"(?P<base>{'|'.join(_BASES)}){_ABOVE.format('above')}{_TIER}{_ABOVE.format('last')}")
+_REMEDY = "set its price with `tollgate prices set`"
 _PRICE_WORDS = ("cost", "pric", "multiplier", "uplift", "provider_specific_entry")
+_SAME = {
+    "output_cost_per_reasoning_token": "output_cost_per_token",
+    "input_cost_per_token_cache_hit": "cache_read_input_token_cost",
+}
+"""Members that say nothing when they are as another one."""
 _LONG_KINDS = ("input", "cached_input", "cache_write", "output")
+_OTHER_COSTS = ("input_cost_per_", "output_cost_per_")
+_RANGED = (
+    "tiered_pricing",
+    "input_cost_per_token",
+    "cache_read_input_token_cost",
+    "cache_creation_input_token_cost",
+)
+"""Members in whose place a table of ranges is read."""
+_MAX_BOUND = 10**9
 _EXACT = Context(prec=400)
 _MAX_DIGITS = 100
 Place = tuple[str, str, int]
@@ -67,7 +82,20 @@ def price_of_model(models: Mapping[str, Any], name: str) -> MappedPrice:
     if not isinstance(model, dict):
         near = get_close_matches(name, models, n=5, cutoff=0.5)
         raise PriceMapError(f"the map has no model {name!r}" + (f"; near it are {', '.join(near)}" if near else ""))
-    return _Model(name, model).price()
+    return _Model(name, _target(models, name)).price()
+
+
+def _target(models: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The model, or the one that it is an alias of. PriceMapError without one."""
+    names = [name]
+    model = models[name]
+    while isinstance(model, dict) and "alias_of" in model:
+        names.append(model["alias_of"])
+        is_ring = names[-1] in names[:-1]
+        model = models.get(names[-1]) if isinstance(names[-1], str) and not is_ring else None
+    if not isinstance(model, dict):
+        raise PriceMapError(f"{name}: alias_of {names[-1]!r} names no model of the map; {_REMEDY}")
+    return model
 
 
 class _Model:
@@ -75,8 +103,9 @@ class _Model:
 
     def __init__(self, name: str, members: Mapping[str, Any]) -> None:
         self._name = name
-        self._members = members
-        self._rest = {key for key, value in members.items() if _is_price(key, value)}
+        self._ranged = _members_of_ranges(members.get("tiered_pricing"))
+        self._members = _with_ranges(members, self._ranged) if self._ranged else members
+        self._rest = {key for key, value in self._members.items() if _is_price(key, value)}
         self._amounts: dict[Place, Decimal] = {}
         self._result = MappedPrice()
 
@@ -90,15 +119,17 @@ class _Model:
             members["output_per_million"] = "0"
         for kind in ("input", "output"):
             if f"{kind}_per_million" not in members:
-                raise PriceMapError(f"{self._name} has no {kind}_cost_per_token: the map does not price it by tokens")
+                raise self._refusal(f"has no {kind}_cost_per_token")
         self._add_long_context()
         self._add_tiers()
         self._add_tools()
+        self._add_calls()
         for bound in ("max_input_tokens", "max_output_tokens"):
             if type(count := self._members.get(bound)) is int and count > 0:
                 members[bound] = count
-        if self._members.get("output_cost_per_reasoning_token") == self._members.get("output_cost_per_token"):
-            self._rest.discard("output_cost_per_reasoning_token")
+        for key, same in _SAME.items():
+            if self._members.get(key) == self._members.get(same):
+                self._rest.discard(key)
         self._result.notes += [f"{key} is left out: a price has no member for it" for key in sorted(self._rest)]
         return self._result
 
@@ -114,15 +145,25 @@ class _Model:
         """The amount of a million tokens. It must be one that the API takes."""
         value = self._members[key]
         if type(value) not in (int, Decimal):
-            raise PriceMapError(f"{self._name}: {key} is no number")
+            raise PriceMapError(f"{self._name}: {self._shown(key)} is no number; {_REMEDY}")
         return self._checked(key, _EXACT.multiply(Decimal(value), Decimal(10**6)))
 
     def _checked(self, key: str, amount: Decimal) -> Decimal:
         try:
             parse_amount(_text(amount) if abs(amount.adjusted()) < _MAX_DIGITS else str(amount))
         except ValueError as error:
-            raise PriceMapError(f"{self._name}: the price of {key} is {amount}; it {error}") from None
+            text = f"{self._name}: the price of {self._shown(key)} is {amount}; it {error}"
+            raise PriceMapError(f"{text}. {_REMEDY.capitalize()}") from None
         return amount
+
+    def _shown(self, key: str) -> str:
+        return f"{key} (of tiered_pricing)" if key in self._ranged else key
+
+    def _refusal(self, what: str) -> PriceMapError:
+        """The error of a model that the map does not price by tokens."""
+        costs = sorted(key for key, value in self._members.items() if _is_price(key, value) and _is_cost(key))
+        others = f"its prices in the map are {', '.join(costs)}" if costs else "the map has no price for it"
+        return PriceMapError(f"{self._name} {what}: {others}; {_REMEDY}")
 
     def _at(self, kind: str, above: int, tier: str = "") -> Decimal | None:
         """The amount of a kind; without one above a bound, that below it, as the map's own reader has it."""
@@ -130,7 +171,8 @@ class _Model:
         return self._amounts.get((kind, tier, 0)) if amount is None else amount
 
     def _add_long_context(self) -> None:
-        bounds = sorted({above for _, tier, above in self._amounts if above and not tier})
+        bounds = sorted({above for kind, tier, above in self._amounts if above and not tier and kind in _LONG_KINDS})
+        self._note_other_bounds(bounds)
         if len(bounds) > 1:
             several = " and ".join(f"{bound}k" for bound in bounds)
             self._note(f"prices above {several} tokens are left out: a price has one bound of long context")
@@ -149,6 +191,13 @@ class _Model:
                 self._note(
                     f"{kind} is {_text(amount or Decimal(0))} with long context, which has no price of its own for it"
                 )
+
+    def _note_other_bounds(self, bounds: list[int]) -> None:
+        """Tell other prices above a bound that text does not have. Such tokens cost there what they do below it."""
+        for (kind, tier, above), amount in self._amounts.items():
+            is_other = above and not tier and above not in bounds
+            if is_other and amount != self._amounts.get((kind, "", 0)):
+                self._note(f"{kind} above {above}k tokens is left out: only text has a price with long context")
 
     def _add_tiers(self) -> None:
         for tier in sorted({tier for _, tier, _ in self._amounts if tier}):
@@ -185,13 +234,56 @@ class _Model:
         """The costs of a call of each tool, and the member that says so."""
         sizes = self._members.get("search_context_cost_per_query")
         for cost in sizes.values() if isinstance(sizes, dict) else ():
+            if type(cost) not in (int, Decimal):
+                raise PriceMapError(f"{self._name}: search_context_cost_per_query has what is no number; {_REMEDY}")
             yield "search_context_cost_per_query", Decimal(cost)
         calls = self._members.get("file_search_cost_per_1k_calls")
         if type(calls) in (int, Decimal) and calls:
             yield "file_search_cost_per_1k_calls", _EXACT.multiply(Decimal(calls), Decimal("0.001"))
 
+    def _add_calls(self) -> None:
+        """Take the price of a call. A model that costs nothing else is refused if the map prices it in another way."""
+        key = "input_cost_per_request"
+        if type(cost := self._members.get(key)) in (int, Decimal) and cost:
+            self._result.members["per_call"] = _text(self._checked(key, Decimal(cost)))
+            self._rest.discard(key)
+        elif not any(self._amounts.values()) and any(key.startswith(_OTHER_COSTS) for key in self._rest):
+            raise self._refusal("costs nothing by tokens")
+
     def _note(self, text: str) -> None:
         self._result.notes.append(text)
+
+
+def _with_ranges(members: Mapping[str, Any], ranged: Mapping[str, Any]) -> dict[str, Any]:
+    """The model with its table in place of the plain prices beside it, as the map's own reader has it."""
+    return {**{key: value for key, value in members.items() if key not in _RANGED}, **ranged}
+
+
+def _members_of_ranges(table: object) -> dict[str, Any]:
+    """The prices of a table of two ranges of the input, as members of a model; none of any other table."""
+    if not isinstance(table, list) or len(table) != 2 or not all(isinstance(part, dict) for part in table):
+        return {}
+    plain, long = table
+    bound = _bound_of_ranges(plain.get("range"), long.get("range"))
+    if not bound or plain.keys() != long.keys() or "input_cost_per_token" not in plain:
+        return {}
+    members = {key: value for key, value in plain.items() if key != "range"}
+    return members | {f"{key}_above_{bound}k_tokens": long[key] for key in members}
+
+
+def _bound_of_ranges(low: object, high: object) -> int:
+    """The thousands of tokens at which the one range ends and the other begins; 0 without such a number."""
+    if not (isinstance(low, list) and isinstance(high, list) and len(low) == len(high) == 2):
+        return 0
+    if any(type(end) not in (int, Decimal) for end in (*low, *high)):
+        return 0
+    bound = low[1]
+    is_split = low[0] == 0 and high[0] == bound and 0 < bound < _MAX_BOUND and bound % 1000 == 0
+    return int(bound) // 1000 if is_split else 0
+
+
+def _is_cost(key: str) -> bool:
+    return "cost" in key or "pricing" in key
 
 
 def _is_price(key: str, value: object) -> bool:

@@ -185,6 +185,100 @@ def test_long_context_has_the_plain_price_of_what_it_does_not_name() -> None:
     }
 
 
+RANGES = """
+    "input_cost_per_token": 9e-06, "output_cost_per_token": 9e-06, "cache_read_input_token_cost": 9e-06,
+    "tiered_pricing": [
+        {"range": [0, 256000.0], "input_cost_per_token": 5e-08, "output_cost_per_token": 4e-07},
+        {"range": [256000.0, 1000000.0], "input_cost_per_token": 2.5e-07, "output_cost_per_token": 2e-06}
+    ]
+"""
+
+
+def test_a_table_of_two_ranges_is_long_context() -> None:
+    price = mapped(RANGES)
+    assert price.members == {
+        "input_per_million": "0.05",
+        "output_per_million": "0.4",
+        "long_context": {
+            "above_input_tokens": 256_000,
+            "input_per_million": "0.25",
+            "cached_input_per_million": "0.25",
+            "output_per_million": "2",
+        },
+    }
+    assert price.notes == []
+
+
+def test_reasoning_of_a_table_at_a_price_of_its_own_is_told() -> None:
+    members = RANGES.replace("2e-06}", '2e-06, "output_cost_per_reasoning_token": 4e-06}').replace(
+        "4e-07}", '4e-07, "output_cost_per_reasoning_token": 4e-07}'
+    )
+    assert [note.partition(" ")[0] for note in mapped(members).notes] == [
+        "output_cost_per_reasoning_token_above_256k_tokens"
+    ]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '[{"range": [0, 1000], "input_cost_per_token": 2e-06}]',
+        '[{"range": [0, 1000], "input_cost_per_token": 2e-06}, {"range": [2000, 3000], "input_cost_per_token": 1}]',
+        '[{"range": [0, 1500], "input_cost_per_token": 2e-06}, {"range": [1500, 3000], "input_cost_per_token": 1}]',
+        '[{"range": [0, 1000], "input_cost_per_token": 2e-06}, {"range": [1000, 3000]}]',
+        '[{"range": [0, 1000]}, {"range": [1000, 3000]}]',
+        '[{"range": [0, "1000"], "input_cost_per_token": 1}, {"range": ["1000", 2000], "input_cost_per_token": 1}]',
+        '[{"input_cost_per_token": 1}, {"input_cost_per_token": 1}]',
+        '[{"range": [0, 1e999999]}, {"range": [1e999999, 2]}]',
+        "[1, 2]",
+        '"a table"',
+    ],
+)
+def test_another_table_is_told(table: str) -> None:
+    price = mapped(f'{SIMPLE}, "tiered_pricing": {table}')
+    assert price.members == {"input_per_million": "1", "output_per_million": "2"}
+    assert price.notes == ["tiered_pricing is left out: a price has no member for it"]
+
+
+def test_sound_alone_has_no_long_context() -> None:
+    sound = '"input_cost_per_audio_token": 1e-06, "input_cost_per_audio_token_above_200k_tokens"'
+    same = mapped(f"{SIMPLE}, {sound}: 1e-06")
+    dearer = mapped(f"{SIMPLE}, {sound}: 2e-06")
+    assert "long_context" not in same.members
+    assert same.members == dearer.members
+    assert same.notes == []
+    assert dearer.notes == ["audio_input above 200k tokens is left out: only text has a price with long context"]
+
+
+@pytest.mark.parametrize("tier", ["flex", "priority", "balanced", "ultrafast"])
+def test_every_service_tier_of_the_map_is_taken(tier: str) -> None:
+    members = f'{SIMPLE}, "input_cost_per_token_{tier}": 3e-06, "output_cost_per_token_{tier}": 6e-06'
+    assert mapped(members).members["service_tiers"] == {tier: {"multiplier": "3"}}
+
+
+def test_the_price_of_a_request_is_that_of_a_call() -> None:
+    price = mapped('"input_cost_per_token": 0.0, "output_cost_per_token": 0.0, "input_cost_per_request": 0.005')
+    assert price.members["per_call"] == "0.005"
+    assert price.notes == []
+
+
+def test_a_second_name_for_the_price_of_cached_input_is_not_told() -> None:
+    cached = '"cache_read_input_token_cost": 1e-07, "input_cost_per_token_cache_hit"'
+    assert mapped(f"{SIMPLE}, {cached}: 1e-07").notes == []
+    assert mapped(f"{SIMPLE}, {cached}: 2e-07").notes != []
+
+
+def test_an_alias_has_the_price_of_its_model() -> None:
+    models = read_price_map(f'{{"new": {{"alias_of": "a"}}, "a": {{"alias_of": "b"}}, "b": {{{SIMPLE}}}}}'.encode())
+    assert price_of_model(models, "new") == price_of_model(models, "b")
+
+
+@pytest.mark.parametrize("target", ["nobody", "some-model", "other", 1, ["x"], None])
+def test_an_alias_of_no_model_is_refused(target: object) -> None:
+    models: dict[str, Any] = {"some-model": {"alias_of": target}, "other": {"alias_of": "some-model"}}
+    with pytest.raises(PriceMapError, match=r"some-model: alias_of .* names no model of the map; set its price with"):
+        price_of_model(models, "some-model")
+
+
 WRONG: dict[str, tuple[str, str]] = {
     "13 digits after the point": ('"input_cost_per_token": 1e-19, "output_cost_per_token": 1', "input_cost_per_token"),
     "a large number": ('"input_cost_per_token": 1, "output_cost_per_token": 1e7', "output_cost_per_token"),
@@ -193,6 +287,23 @@ WRONG: dict[str, tuple[str, str]] = {
     "text": ('"input_cost_per_token": "1e-06", "output_cost_per_token": 1', "input_cost_per_token is no number"),
     "true": ('"input_cost_per_token": true, "output_cost_per_token": 1', "input_cost_per_token is no number"),
     "no price by tokens": ('"output_cost_per_image": 0.04', "has no input_cost_per_token"),
+    "no price by tokens but others": (
+        '"output_cost_per_image": 0.04, "input_cost_per_second": 1',
+        "its prices in the map are input_cost_per_second, output_cost_per_image; set its price with `tollgate prices",
+    ),
+    "no price at all": ('"mode": "chat"', "has no input_cost_per_token: the map has no price for it; set its price"),
+    "free tokens and a price of something else": (
+        '"input_cost_per_token": 0.0, "output_cost_per_token": 0.0, "input_cost_per_query": 0.002',
+        "costs nothing by tokens: its prices in the map are input_cost_per_query; set its price",
+    ),
+    "13 digits in a table": (
+        RANGES.replace("2.5e-07", "1e-19"),
+        r"k_tokens \(of tiered_pricing\) is 1.0*E-13; .*`toll",
+    ),
+    "a search without a number": (
+        f'{SIMPLE}, "search_context_cost_per_query": {{"low": "free"}}',
+        "search_context_cost_per_query has what is no number; set its price",
+    ),
     "no output": ('"input_cost_per_token": 1e-06', "has no output_cost_per_token"),
     "no number at all": ('"input_cost_per_token": NaN', "NaN is no number"),
 }
