@@ -5,6 +5,7 @@ Each rule is also run on a small tree that violates it, so that no rule passes b
 """
 
 import ast
+import gc
 import re
 import sys
 from collections import Counter
@@ -287,12 +288,23 @@ Rule = Callable[[Sources], list[str]]
 
 
 def read_sources(root: Path, packages: Sequence[str] = PACKAGES) -> Sources:
+    """Parse the sources while the garbage collector rests. It would visit each of millions of nodes again and again."""
+    gc.disable()
+    try:
+        return _parsed(root, packages)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _parsed(root: Path, packages: Sequence[str]) -> Sources:
     modules: Sources = {}
     for path in sorted(file for package in packages for file in (root / package).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
-        modules[name] = Module(name, str(path.relative_to(root)), path.read_text(), is_package)
+        module = modules[name] = Module(name, str(path.relative_to(root)), path.read_text(), is_package)
+        assert module.tree  # parse it now
     return modules
 
 
