@@ -79,8 +79,8 @@ def query(window: EventWindow, name: str) -> ReportQuery:
 
 
 @asynccontextmanager
-async def steps_of(store: Store) -> AsyncIterator[list[int]]:
-    """Counts the steps of SQLite's virtual machine, in tens, on all connections of the store from now on."""
+async def counted_store(database_url: str) -> AsyncIterator[tuple[Store, list[int]]]:
+    """A store that no job uses, and the steps of SQLite's virtual machine on its connections, in tens."""
     steps = [0]
 
     def count() -> None:
@@ -89,35 +89,33 @@ async def steps_of(store: Store) -> AsyncIterator[list[int]]:
     def watch(connection: Any, _record: object) -> None:
         connection.run_async(lambda driver: driver.set_progress_handler(count, 10))
 
-    await store.close()  # its connections, which are not watched
+    store = Store.at(database_url)
     event.listen(store.engine.sync_engine, "connect", watch)
-    yield steps
-    event.remove(store.engine.sync_engine, "connect", watch)
+    yield store, steps
+    await store.close()
 
 
 @pytest.mark.parametrize("name", QUERIES)
-async def test_work_of_a_page_does_not_grow_with_other_entities(sqlite_plane: ControlPlane, name: str) -> None:
-    store = sqlite_plane.store
-    few = await filled(store, WORKSPACE, FEW)
-    many = await filled(store, OTHER, MANY)
-    reports = reports_of(store)
-    price_list = (await reports.first_page(query(few, name), PageRoom(LIMIT))).price_list
+async def test_work_of_a_page_does_not_grow_with_other_entities(sqlite_url: str, name: str) -> None:
+    async with counted_store(sqlite_url) as (store, steps):
+        few = await filled(store, WORKSPACE, FEW)
+        many = await filled(store, OTHER, MANY)
+        reports = reports_of(store)
+        price_list = (await reports.first_page(query(few, name), PageRoom(LIMIT))).price_list
 
-    async def read(window: EventWindow) -> None:
-        """Read a page that has no totals of all entities, as the first one has."""
-        report = query(window, name)
-        if report.entity is None:
-            await reports.next_page(report, ("",) if report.by is Grouping.ENTITY else ("", ""), room, price_list)
-        else:
-            await reports.first_page(report, room)
+        async def steps_to_read(window: EventWindow) -> int:
+            """Read a page that has no totals of all entities, as the first one has."""
+            report, room, before = query(window, name), PageRoom(LIMIT), steps[0]
+            if report.entity is None:
+                after = ("",) if report.by is Grouping.ENTITY else ("", "")
+                await reports.next_page(report, after, room, price_list)
+            else:
+                await reports.first_page(report, room)
+            return steps[0] - before
 
-    room = PageRoom(LIMIT)
-    async with steps_of(store) as steps:
-        await read(few)
-        first = steps[0]
-        await read(many)
-    assert first > 100
-    assert steps[0] - first < 1.2 * first
+        few_steps = await steps_to_read(few)
+        assert few_steps > 100
+        assert await steps_to_read(many) < 1.2 * few_steps
 
 
 @contextmanager
