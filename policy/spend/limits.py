@@ -1,0 +1,104 @@
+"""A spend limit (unit, amount, currency, enforcement), and the rules for those of a group and of a tree.
+
+See docs/reference/money.md#spend-limits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from policy.limits.kinds import USAGE_UNITS, Unit
+from policy.prices import amount_text, parse_amount, parse_currency
+
+Wire = dict[str, Any]
+MAX_SPEND_LIMITS = len(USAGE_UNITS)
+"""The most spend limits of a group: one per unit."""
+SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
+"""The members of a spend limit in the API, in the database and in the snapshot."""
+
+
+class SpendEnforcement(StrEnum):
+    """When calls are refused. SOFT: once what is spent and reserved has come to the amount."""
+
+    SOFT = "SOFT"
+
+    __hash__ = str.__hash__
+
+
+@dataclass(frozen=True, slots=True)
+class SpendLimit:
+    """At most `amount` of `currency` in one DAY or MONTH, over all slugs of a group."""
+
+    unit: Unit
+    amount: Decimal
+    currency: str
+    enforcement: SpendEnforcement = SpendEnforcement.SOFT
+
+
+class IllegalSpendLimitsError(ValueError):
+    """The spend limits of a group break a rule. The message names the rule."""
+
+
+class SpendExceedsParentError(ValueError):
+    """A child's amount is above an ancestor's of the same unit."""
+
+
+class TreeCurrencyError(ValueError):
+    """Spend limits of one tree have more than one currency."""
+
+    def __init__(self, currencies: Sequence[str]) -> None:
+        super().__init__(f"all spend limits of a group tree have one currency, not {' and '.join(currencies)}")
+
+
+def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
+    """Raise `IllegalSpendLimitsError` unless each limit has a unit of its own."""
+    if any(limit.unit not in USAGE_UNITS for limit in limits):
+        raise IllegalSpendLimitsError(f"a spend limit's unit is {' or '.join(USAGE_UNITS)}")
+    if len({limit.unit for limit in limits}) < len(limits):
+        raise IllegalSpendLimitsError("at most one spend limit per unit")
+
+
+def check_currency(limits: Iterable[SpendLimit]) -> None:
+    """Raise `TreeCurrencyError` unless all limits, which are those of one tree, have one currency."""
+    currencies = sorted({limit.currency for limit in limits})
+    if len(currencies) > 1:
+        raise TreeCurrencyError(currencies)
+
+
+def check_spend_below(upper: Iterable[SpendLimit], lower: Iterable[SpendLimit]) -> None:
+    """Raise `SpendExceedsParentError` if an amount in `lower` is above the one of the same unit in `upper`.
+
+    For CASCADING trees only. Call it for each ancestor and for each descendant of a changed group.
+    """
+    ceilings = {limit.unit: limit.amount for limit in upper}
+    for limit in lower:
+        if limit.amount > ceilings.get(limit.unit, limit.amount):
+            raise SpendExceedsParentError
+
+
+def spend_limit_to_wire(limit: SpendLimit) -> Wire:
+    """A spend limit as the API, the database column and the snapshot hold it."""
+    return {
+        "unit": limit.unit.value,
+        "amount": amount_text(limit.amount),
+        "currency": limit.currency,
+        "enforcement": limit.enforcement.value,
+    }
+
+
+def spend_limits_from_wire(body: Sequence[Wire]) -> tuple[SpendLimit, ...]:
+    """The spend limits of a group. Raises ValueError, KeyError or TypeError for what this version does not know."""
+    return tuple([_spend_limit_from_wire(wire) for wire in body])
+
+
+def _spend_limit_from_wire(wire: Wire) -> SpendLimit:
+    if unknown := wire.keys() - SPEND_MEMBERS:
+        raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
+    return SpendLimit(
+        Unit[wire["unit"]],
+        parse_amount(wire["amount"]),
+        parse_currency(wire["currency"]),
+        SpendEnforcement(wire["enforcement"]),
+    )

@@ -1,0 +1,114 @@
+"""The Redis hash that counts what a tree spends: its key, the names of its fields, and how they are packed.
+
+`policy/spend/money.lua` reads and writes the same layout. Amounts are whole numbers of limbs, exact in Lua, whose
+numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Reservations have the first two.
+
+Fields:
+- `e`: the run id of the server under which control has counted what is here. Without it, nothing counts.
+- `c`: the time (ms) through which control has counted events: the latest of their timestamps at most.
+- `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
+- `r<group>`: the sum of the reservations in the group.
+- `p<event key>`: a reservation: its amount, the worker incarnation that made it, and its groups, each followed by `/`.
+  An empty one was given back before it was made: it keeps a late take from running.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+import struct
+from decimal import Decimal
+from typing import NamedTuple
+
+from policy.limits.kinds import Calendar, Rolling, Unit, window_number
+from policy.limits.windows import day_of
+from policy.prices import amount_of
+
+EPOCH_FIELD = "e"
+COUNTED_FIELD = "c"
+SPENT_PREFIX = "s"
+RESERVED_PREFIX = "r"
+RESERVATION_PREFIX = "p"
+INCARNATION_CHARS = 16
+LIMB = 10**12
+"""The number of each limb's units that make one of the limb before it."""
+_UNITS_PER_PICO = 10**10
+"""Units of `policy.prices.Rates` (10^-22) in the second limb's unit."""
+_SPENT = struct.Struct("<QQQ")
+_AMOUNT = struct.Struct("<QQ")
+AMOUNT_BYTES = _AMOUNT.size
+SPENT_BYTES = _SPENT.size
+
+
+def spend_key(root_group: str) -> str:
+    """The key of a tree's hash, in both modes of enforcement. No slug is named `group`: slugs have a prefix."""
+    return f"tg:{{{root_group}|group}}"
+
+
+def spent_field(group_id: str, unit: Unit, at_ms: int) -> str:
+    """The field of what a group has spent in the window of `unit` that has this time."""
+    return f"{SPENT_PREFIX}{group_id}:{window_name(unit, at_ms)}"
+
+
+def window_name(unit: Unit, at_ms: int) -> str:
+    """The name of a window: `D` or `M`, and its number (`policy.limits.kinds.window_number`)."""
+    assert not isinstance(unit.window, Rolling)
+    letter = "M" if unit.window is Calendar.MONTH else "D"
+    return f"{letter}{window_number(unit.window, day_of(at_ms))}"
+
+
+def picos_of(units: int) -> int:
+    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up."""
+    return -(-units // _UNITS_PER_PICO)
+
+
+def picos_of_amount(amount: Decimal) -> int:
+    """A limit's amount, which has at most 12 digits after the point, in 10^-12."""
+    return int(amount.scaleb(12))
+
+
+def pack_amount(picos: int) -> bytes:
+    """A reservation's amount, or a limit's."""
+    return _AMOUNT.pack(*divmod(picos, LIMB))
+
+
+def unpack_amount(packed: bytes) -> int:
+    """The picos of a packed amount."""
+    whole, picos = _AMOUNT.unpack(packed[:AMOUNT_BYTES])
+    return int(whole * LIMB + picos)
+
+
+def pack_spent(units: int) -> bytes:
+    """An exact amount: `units` are 10^-22 of the currency."""
+    whole, rest = divmod(units * 100, LIMB * LIMB)
+    return _SPENT.pack(whole, *divmod(rest, LIMB))
+
+
+def unpack_spent(packed: bytes) -> int:
+    """The units (10^-22) of an exact amount."""
+    whole, picos, last = _SPENT.unpack(packed)
+    return int((whole * LIMB + picos) * LIMB + last) // 100
+
+
+def spent_amount(packed: bytes) -> Decimal:
+    return amount_of(unpack_spent(packed))
+
+
+class Reserved(NamedTuple):
+    """A reservation as the hash holds it."""
+
+    picos: int
+    incarnation: str
+    groups: tuple[str, ...]
+
+
+def pack_reservation(reserved: Reserved) -> bytes:
+    groups = "".join(f"{group}/" for group in reserved.groups)
+    return pack_amount(reserved.picos) + (reserved.incarnation + groups).encode()
+
+
+def unpack_reservation(packed: bytes) -> Reserved | None:
+    """The reservation; None for one that was given back before it was made."""
+    if not packed:
+        return None
+    text = packed[AMOUNT_BYTES:].decode()
+    incarnation, groups = text[:INCARNATION_CHARS], text[INCARNATION_CHARS:]
+    return Reserved(unpack_amount(packed), incarnation, tuple(groups.split("/")[:-1]))
