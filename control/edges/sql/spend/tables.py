@@ -18,3 +18,10 @@ spend_machines = Table(  # machines of the proxy, by name
     Column("incarnations", Text, nullable=False),  # a JSON list: those of its workers that may still give events
     Column("reported_at_ms", BigInteger, nullable=False),
 )
+
+older_spend_proxies = Table(  # which ask for policy and know less of spend limits than this version
+    "older_spend_proxies",
+    metadata,
+    Column("spend_level", Integer, primary_key=True, autoincrement=False),  # what they know; 0: no spend limits
+    Column("asked_at_ms", BigInteger, nullable=False),  # when one of them last did
+)

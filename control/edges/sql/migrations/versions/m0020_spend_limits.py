@@ -1,4 +1,4 @@
-"""Spend limits of groups, how far events are counted for them, and which machines may still give events.
+"""Spend limits of groups, how far events are counted for them, which machines may still give events, older proxies.
 
 The new column has a constant default. So no row is rewritten, and the version before writes rows without it.
 """
@@ -30,9 +30,15 @@ def upgrade() -> None:
         sa.Column("incarnations", sa.Text, nullable=False),
         sa.Column("reported_at_ms", sa.BigInteger, nullable=False),
     )
+    op.create_table(
+        "older_spend_proxies",
+        sa.Column("spend_level", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("asked_at_ms", sa.BigInteger, nullable=False),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("older_spend_proxies")
     op.drop_table("spend_machines")
     op.drop_table("spend_progress")
     op.drop_index("ix_groups_spend_limits", "groups")
