@@ -194,6 +194,12 @@ def amount_of(units: int) -> Decimal:
     return _EXACT.multiply(Decimal(units), _UNIT)
 
 
+def units_of(amount: Decimal) -> int:
+    """Return the `units` of an amount of money. Raises if it is not a whole number of them."""
+    units = _EXACT.multiply(amount, _UNITS)
+    return int(_EXACT.to_integral_exact(units))
+
+
 def sum_of(amounts: Iterable[tuple[str, Decimal]]) -> dict[str, Decimal]:
     """The exact sum for each currency, ordered by currency."""
     totals: dict[str, Decimal] = {}

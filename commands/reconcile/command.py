@@ -14,8 +14,10 @@ from commands.connection import Client, Connection, over_api
 from commands.errors import InvoiceError, ManagementError
 from commands.lists import items_of
 from commands.output import Column, json_text, table
+from commands.progress import reading
 from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, models_of
 from commands.reconcile.journal_check import Difference, JournalCheck, read_calls
+from commands.reconcile.spend_check import SpendCheck
 from commands.records.billing_events import Event, epoch_s, read_event, time_text
 
 _EVENTS = "/v1/gateway/events"
@@ -23,16 +25,16 @@ _ENDPOINTS = "/v1/gateway/endpoints"
 _SHOWN = 50
 
 
-def _time(_context: click.Context, _option: click.Parameter, text: str) -> str:
+def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
     try:
-        return time_text(text)
+        return None if text is None else time_text(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is no ISO 8601 time, such as 2026-11-01 or 2026-11-01T12:00:00Z") from None
 
 
 @click.command("reconcile")
-@click.option("--start", required=True, callback=_time, help="The window's start (ISO 8601).")
-@click.option("--end", required=True, callback=_time, help="The window's end, exclusive.")
+@click.option("--start", callback=_time, help="The window's start (ISO 8601), for journals and invoices.")
+@click.option("--end", callback=_time, help="The window's end, exclusive.")
 @click.option(
     "--journal",
     "journals",
@@ -50,21 +52,45 @@ def _time(_context: click.Context, _option: click.Parameter, text: str) -> str:
 @click.option(
     "--tolerance", default=0.0, type=click.FloatRange(0, 100), help="Percent by which the invoice's figures may differ."
 )
+@click.option("--spend", is_flag=True, help="Compare what groups have spent of their spend limits with the events.")
 @over_api
 def reconcile(connection: Connection, **flags: Any) -> None:
-    """Compare journals, the database and an upstream's invoice, and print the differences.
+    """Compare journals, the database, an upstream's invoice and what is spent, and print the differences.
 
     The exit status is 0 if there is none and 1 otherwise.
     """
+    if flags["spend"]:
+        _check_spend_alone(flags)
+        report = connection.run(_spend_report)
+    else:
+        _check_window(flags)
+        report = connection.run(lambda client: Comparison(client, flags).report())
+    click.echo(json_text(report) if connection.as_json else _text(report))
+    sys.exit(1 if report["differences"] else 0)
+
+
+def _check_window(flags: Mapping[str, Any]) -> None:
     if not flags["journals"] and flags["invoice"] is None:
-        raise click.UsageError("give --journal, --invoice or both")
+        raise click.UsageError("give --journal, --invoice or both, or --spend")
+    if flags["start"] is None or flags["end"] is None:
+        raise click.UsageError("give --start and --end, the window of the events to compare")
     if math.isnan(flags["tolerance"]):
         raise click.UsageError("--tolerance is a number of percent")
     if flags["end"] <= flags["start"]:
         raise click.UsageError("--end must be after --start")
-    report = connection.run(lambda client: Comparison(client, flags).report())
-    click.echo(json_text(report) if connection.as_json else _text(report))
-    sys.exit(1 if report["differences"] else 0)
+
+
+def _check_spend_alone(flags: Mapping[str, Any]) -> None:
+    if flags["journals"] or flags["invoice"] is not None or flags["start"] is not None or flags["end"] is not None:
+        raise click.UsageError("--spend goes alone: it compares the present windows of spend limits")
+
+
+async def _spend_report(client: Client) -> dict[str, Any]:
+    with reading("groups") as report:
+        check = SpendCheck(client, report)
+        differences = await check.differences()
+    counts = {"groups_compared": check.compared}
+    return {"counts": counts, "differences": [asdict(difference) for difference in differences]}
 
 
 @dataclass(frozen=True, slots=True)

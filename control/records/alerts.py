@@ -9,6 +9,8 @@ from policy.limits.groups import Enforcement
 
 USAGE = "USAGE"
 """The kind of DAY and MONTH limits."""
+SPEND = "SPEND"
+"""The kind of spend limits. Their names have neither slug nor type."""
 
 
 class LimitWindow(NamedTuple):
@@ -50,13 +52,17 @@ class WatchedGroup:
 
 @dataclass(frozen=True, slots=True)
 class LimitFigures:
-    """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it."""
+    """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it.
+
+    `currency`: of a spend limit, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`); else "".
+    """
 
     limit: LimitName
     percents: tuple[int, ...]
     threshold: int
     use: int
     window: LimitWindow
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.long_work import OPERATOR, beside
-from control.records.alerts import Alert
+from control.records.alerts import Alert, LimitFigures
 from control.records.ids import new_id
 from control.records.times import time_text
 from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from control.resources.billing.event_costs import Cost, EventCosts, shown_details
 from policy.billing import EVENT_TYPE, public_event
 from policy.limits.alerts import LIMIT_ALERT
+from policy.prices import amount_of, amount_text
 from policy.sealing import unseal
 
 EVENTS_PER_MESSAGE = 100
@@ -85,7 +86,6 @@ async def queue_alerts(tx: WriteTx, workspace_id: str, group_path: str, alerts: 
 
 def _alert_body(alert: Alert, now_ms: int) -> str:
     figures = alert.figures
-    limit = figures.limit
     message = {
         "type": alert.message_type,
         "idempotencyKey": alert.id,
@@ -93,19 +93,30 @@ def _alert_body(alert: Alert, now_ms: int) -> str:
         "data": {
             "groupId": alert.group_id,
             "externalEntityId": alert.external_entity_id,
-            "limit": {
-                "kind": limit.kind,
-                "type": limit.type,
-                "unit": limit.unit,
-                "threshold": figures.threshold,
-                "slug": limit.slug,
-            },
-            "used": figures.use,
+            "limit": _limit_members(figures),
+            "used": amount_text(amount_of(figures.use)) if figures.currency else figures.use,
             "percent": alert.percent,
             "window": {"start": time_text(figures.window.start_ms), "end": time_text(figures.window.end_ms)},
         },
     }
     return orjson.dumps(message).decode()
+
+
+def _limit_members(figures: LimitFigures) -> dict[str, Any]:
+    """A limit as its alerts name it. One of all slugs, or of money, has no slug and no type."""
+    limit = figures.limit
+    if figures.currency:
+        size: dict[str, Any] = {"amount": amount_text(amount_of(figures.threshold))}
+    else:
+        size = {"threshold": figures.threshold}
+    return {
+        "kind": limit.kind,
+        "type": limit.type or None,
+        "unit": limit.unit,
+        **size,
+        "currency": figures.currency or None,
+        "slug": limit.slug or None,
+    }
 
 
 def _messages_of(rows: Iterable[NewEvent]) -> list[list[str]]:

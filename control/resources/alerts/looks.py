@@ -17,6 +17,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.alerts import Alert, LimitFigures, WatchedGroup
 from control.records.ids import new_id
 from control.resources.alerts.news import LimitNews, limit_news
+from control.resources.alerts.spend_figures import SpendSource, spend_figures
 from control.resources.alerts.usage_figures import CalendarSource, RefusedLimits, usage_figures
 from control.resources.webhook_messages import queue_alerts
 from policy.limits.alerts import LimitName
@@ -25,6 +26,14 @@ from policy.limits.windows import DAY_MS
 
 LATE_MS = 120_000
 """The time after the end of a window for which it is looked at, too: calls of its last seconds are committed late."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSources:
+    """The counters of usage limits, and of spend limits."""
+
+    usage: CalendarSource
+    spend: SpendSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +51,17 @@ class _Look:
         return [one for one in news if one is not None]
 
 
-async def look_at(store: Store, source: CalendarSource, group_ids: Collection[str]) -> list[Alert]:
+async def look_at(store: Store, sources: FigureSources, group_ids: Collection[str]) -> list[Alert]:
     """Look at groups of one workspace, and in CASCADING trees at their ancestors. Returns what was told.
 
     Groups that change meanwhile are left for another look. Raises `UsageUnavailableError`; then nothing was told.
     """
-    moments = _moments(await source.now_ms())
+    moments = _moments(await sources.usage.now_ms())
     async with store.read() as conn:
         groups = await _watched_groups(conn, group_ids)
         refused = await rows.refused_limits(conn, [group.id for group in groups])
     groups = [group for group in groups if group.has_percents or refused[group.id]]
-    looks = await _looks(source, groups, refused, moments)
+    looks = await _looks(sources, groups, refused, moments)
     async with store.read() as conn:
         past = await rows.past_alerts(conn, [look.group.id for look in looks], _starts(looks))
     alerts: list[Alert] = []
@@ -83,12 +92,16 @@ async def _watched_groups(conn: Connection, group_ids: Collection[str]) -> list[
 
 
 async def _looks(
-    source: CalendarSource, groups: Sequence[WatchedGroup], refused: RefusedLimits, moments: Sequence[int]
+    sources: FigureSources, groups: Sequence[WatchedGroup], refused: RefusedLimits, moments: Sequence[int]
 ) -> list[_Look]:
     figures: dict[str, dict[tuple[LimitName, int], LimitFigures]] = {group.id: {} for group in groups}
     for at_ms in moments:
-        for group_id, some in (await usage_figures(source, groups, refused, at_ms)).items():
-            figures[group_id] |= {(one.limit, one.window.start_ms): one for one in some}
+        for by_group in (
+            await usage_figures(sources.usage, groups, refused, at_ms),
+            await spend_figures(sources.spend, groups, refused, at_ms),
+        ):
+            for group_id, some in by_group.items():
+                figures[group_id] |= {(one.limit, one.window.start_ms): one for one in some}
     return [_Look(group, [*figures[group.id].values()], refused[group.id]) for group in groups]
 
 

@@ -16,8 +16,7 @@ from control.edges.sql.alerts.watched_groups import RoundPlace, next_watched, wi
 from control.edges.sql.group_rows import workspaces_of
 from control.edges.sql.store import Connection, Store, UncancelledWork
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
-from control.resources.alerts.looks import look_at
-from control.resources.alerts.usage_figures import CalendarSource
+from control.resources.alerts.looks import FigureSources, look_at
 from runtime.log_lines import OutageLog
 
 log = logging.getLogger(__name__)
@@ -65,12 +64,12 @@ class NotedGroups:
 class AlertWatch:
     """The watch of one control process. `note` may be called at any time. `count` is called with each message's type.
 
-    `source`: None without a Redis: then nothing counts, and there is nothing to watch.
+    `sources`: None without a Redis: then nothing counts, and there is nothing to watch.
     """
 
-    def __init__(self, store: Store, source: CalendarSource | None, count: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, sources: FigureSources | None, count: Callable[[str], None]) -> None:
         self._store = store
-        self._source = source
+        self._sources = sources
         self._count = count
         self._noted = NotedGroups()
         self._outage = OutageLog(log)
@@ -80,7 +79,7 @@ class AlertWatch:
 
     def note(self, places: Iterable[tuple[str, str]]) -> None:
         """Have groups looked at soon: their workspace's id and their own."""
-        if self._source is not None:
+        if self._sources is not None:
             self._noted.add(places)
 
     async def run(self) -> None:
@@ -106,7 +105,7 @@ class AlertWatch:
 
     async def look(self) -> None:
         """Look at what is due. What could not be looked at is due again, but for a bug: it must not stop the round."""
-        if self._source is None:
+        if self._sources is None:
             return
         noted = self._noted.pop(NOTED_AT_ONCE)
         places = {(workspace_id, id) for workspace_id, ids in noted.items() for id in ids}
@@ -118,7 +117,7 @@ class AlertWatch:
                 of_round, self._place = await self._next_of_round(conn)
                 workspaces = await workspaces_of(conn, {*watched, *refusing, *of_round})
             for workspace_id in sorted(set(workspaces.values())):
-                await self._look_at(self._source, [id for id, of in workspaces.items() if of == workspace_id])
+                await self._look_at(self._sources, [id for id, of in workspaces.items() if of == workspace_id])
             await self._forget([id for id in refusing if id not in workspaces])
         except (DatabaseUnavailableError, UsageUnavailableError):
             self._noted.add(places)
@@ -136,9 +135,9 @@ class AlertWatch:
             self._turns_to_round = int(ROUND_S / TURN_S)
         return await next_watched(conn, self._place, ROUND_AT_ONCE)
 
-    async def _look_at(self, source: CalendarSource, group_ids: Sequence[str]) -> None:
+    async def _look_at(self, sources: FigureSources, group_ids: Sequence[str]) -> None:
         for start in range(0, len(group_ids), LOOKED_AT_ONCE):
-            for alert in await look_at(self._store, source, group_ids[start : start + LOOKED_AT_ONCE]):
+            for alert in await look_at(self._store, sources, group_ids[start : start + LOOKED_AT_ONCE]):
                 self._count(alert.message_type)
 
     async def _forget(self, group_ids: Sequence[str]) -> None:

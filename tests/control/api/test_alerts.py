@@ -6,6 +6,7 @@ See docs/reference/events-and-webhooks.md#alerts.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -15,10 +16,11 @@ from sqlalchemy import select
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
 from control.edges.sql.store import Store
 from control.edges.sql.tables import webhook_deliveries
-from control.errors import UsageUnavailableError
+from control.errors import SpendNotCountedError, UsageUnavailableError
+from control.records.spend import SpendReading, SpendUse
 from control.records.times import time_text
 from control.records.usage import Meter, Used
-from control.resources.alerts.looks import look_at
+from control.resources.alerts.looks import FigureSources, look_at
 from control.resources.alerts.watch import ROUND_AT_ONCE, AlertWatch, NotedGroups
 from control.resources.traffic.figures import TrafficBatch, add_traffic
 from control.resources.webhook_messages import outbox
@@ -26,6 +28,7 @@ from control.retention import ALERT_DAYS, RetentionDays, delete_old_records
 from policy.limits.alerts import ReachedLimit
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS, window_at
+from policy.spend.effective import SpendBound
 from tests.control.billing import clock_ms, event, ingest_and_reader
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
 
@@ -37,9 +40,11 @@ BOTH = ["API_BILLING_USAGE", "LIMIT_ALERT"]
 
 @dataclass
 class Counts:
-    """The counters of usage limits. `requests` has the count of each counting group."""
+    """The counters of usage and of spend limits. `requests`, `spent`: of each counting group."""
 
     requests: dict[str, int] = field(default_factory=dict)
+    spent: dict[str, str] = field(default_factory=dict)
+    is_spend_counted: bool = True
     clock_ms: int = NOON_MS
     yesterday: dict[str, int] = field(default_factory=dict)
     before_reading: Callable[[], Awaitable[None]] | None = None
@@ -60,6 +65,12 @@ class Counts:
         counts = self.requests if clock_ms // DAY_MS == self.clock_ms // DAY_MS else self.yesterday
         return [Used(counts.get(meter.bucket.group_id, 0), 0) for meter in meters]
 
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
+        if not self.is_spend_counted:
+            raise SpendNotCountedError
+        amounts = [Decimal(self.spent.get(bound.counting_group, "0")) for bound in bounds]
+        return SpendReading(at_ms or self.clock_ms, tuple(SpendUse(amount, Decimal(0)) for amount in amounts))
+
 
 def limited(threshold: int, unit: str = "DAY", type: str = "REQUEST") -> list[Json]:
     return [{"slug": SLUG, "usage_limits": [{"type": type, "unit": unit, "threshold": threshold}]}]
@@ -71,6 +82,10 @@ class Scene:
 
     plane: ControlPlane
     counts: Counts
+
+    @property
+    def sources(self) -> FigureSources:
+        return FigureSources(self.counts, self.counts)
 
     async def group(self, entity: str, **more: Any) -> str:
         body = {"metadata": {"external_entity_id": entity}, "models": limited(10), **more}
@@ -88,7 +103,7 @@ class Scene:
         """Look at the groups; the types and percents that are told. `use`: of the first one."""
         if use is not None:
             self.counts.requests[groups[0]] = use
-        alerts = await look_at(store or self.plane.store, self.counts, groups)
+        alerts = await look_at(store or self.plane.store, self.sources, groups)
         return [(alert.message_type, alert.percent) for alert in alerts]
 
     async def messages(self, webhook: str) -> list[Json]:
@@ -113,7 +128,7 @@ class Scene:
     async def watch(self, turns: int = 1) -> list[str]:
         """The messages that a new watch tells in so many turns, by type."""
         messages: list[str] = []
-        watch = AlertWatch(self.plane.store, self.counts, messages.append)
+        watch = AlertWatch(self.plane.store, self.sources, messages.append)
         for _ in range(turns):
             await watch.look()
         return messages
@@ -152,7 +167,14 @@ async def test_each_crossed_percent_is_told_once_in_a_window(scene: Scene) -> No
         "data": {
             "groupId": group,
             "externalEntityId": "customer",
-            "limit": {"kind": "USAGE", "type": "REQUEST", "unit": "DAY", "threshold": 10, "slug": SLUG},
+            "limit": {
+                "kind": "USAGE",
+                "type": "REQUEST",
+                "unit": "DAY",
+                "threshold": 10,
+                "currency": None,
+                "slug": SLUG,
+            },
             "used": 5,
             "percent": 50,
             "window": {"start": time_text(start_ms), "end": time_text(end_ms)},
@@ -424,7 +446,7 @@ async def test_what_could_not_be_looked_at_is_due_again(scene: Scene) -> None:
     group = await scene.group("customer", alert_percents=[50])
     scene.counts.requests[group] = 5
     messages: list[str] = []
-    watch = AlertWatch(scene.plane.store, scene.counts, messages.append)
+    watch = AlertWatch(scene.plane.store, scene.sources, messages.append)
     await watch.look()
     scene.counts.requests[group] = 10
     await scene.change(group, alert_percents=[50, 100])
@@ -495,3 +517,77 @@ async def test_webhook_of_a_foreign_or_missing_group_is_refused(scene: Scene) ->
     webhook = (await scene.plane.post(WEBHOOKS, body)).ok()
     assert webhook["group_id"] == group
     (await scene.plane.patch(f"{WEBHOOKS}/{webhook['id']}", {"group_id": group})).refused(400)
+
+
+# --- spend limits ----------------------------------------------------------------------------------------------------
+
+
+def spend_limit(amount: str, unit: str = "DAY") -> Json:
+    return {"unit": unit, "amount": amount, "currency": "EUR"}
+
+
+async def test_percent_of_a_spend_limit_is_told_by_exact_amounts(scene: Scene) -> None:
+    limits = [spend_limit("10"), spend_limit("100", "MONTH")]
+    group = await scene.group("customer", alert_percents=[50], spend_limits=limits)
+    webhook = await scene.webhook()
+    scene.counts.spent[group] = "4.9999999999999999999999"
+    assert await scene.look(group) == []
+    scene.counts.spent[group] = "5"
+    assert await scene.look(group) == alerts(50)
+    assert await scene.look(group) == []
+    (message,) = await scene.messages(webhook)
+    start_ms, end_ms = window_at(Unit.DAY, NOON_MS)
+    assert message["data"] == {
+        "groupId": group,
+        "externalEntityId": "customer",
+        "limit": {
+            **{"kind": "SPEND", "type": None, "unit": "DAY"},
+            **{"amount": "10.00", "currency": "EUR", "slug": None},
+        },
+        "used": "5.00",
+        "percent": 50,
+        "window": {"start": time_text(start_ms), "end": time_text(end_ms)},
+    }
+
+
+async def test_raised_amount_rearms_the_percents_above_what_is_spent(scene: Scene) -> None:
+    group = await scene.group("customer", alert_percents=[50, 100], spend_limits=[spend_limit("0.000000000002")])
+    scene.counts.spent[group] = "0.000000000002"
+    assert await scene.look(group) == alerts(50, 100)
+    await scene.change(group, spend_limits=[spend_limit("0.000000000003")])
+    assert await scene.look(group) == []
+    scene.counts.spent[group] = "0.000000000003"
+    assert await scene.look(group) == alerts(100)
+
+
+async def test_first_refusal_of_a_full_spend_limit_is_told(scene: Scene) -> None:
+    group = await scene.group("customer", spend_limits=[spend_limit("10")])
+    await scene.refuse(group, slug="", type="")
+    scene.counts.spent[group] = "9.99"
+    assert await scene.look(group) == [], "calls in flight have refused it"
+    await scene.refuse(group, slug="", type="")
+    scene.counts.spent[group] = "10"
+    assert await scene.look(group) == [("LIMIT_REACHED", 100)]
+    assert await scene.refusals() == 0
+
+
+async def test_spend_of_a_tree_is_told_where_it_is_counted(scene: Scene) -> None:
+    root = await scene.group(
+        "root", alert_percents=[50], spend_limits=[spend_limit("10")], hierarchy={"limit_enforcement": "CASCADING"}
+    )
+    child = await scene.group("child", hierarchy={"parent_group_id": root})
+    heir = await scene.group("heir", alert_percents=[90], spend_limits=[spend_limit("10")])
+    below = await scene.group("below", hierarchy={"parent_group_id": heir})
+    webhook = await scene.webhook()
+    scene.counts.spent |= {root: "5", child: "5", below: "9"}
+    assert await scene.look(child, below) == [*alerts(50), *alerts(90)]
+    assert [one["data"]["groupId"] for one in await scene.messages(webhook)] == [root, below]
+
+
+async def test_tree_that_is_not_counted_yet_is_told_of_later_and_hinders_no_other_alert(scene: Scene) -> None:
+    group = await scene.group("customer", alert_percents=[50], spend_limits=[spend_limit("10")])
+    scene.counts.spent[group] = "5"
+    scene.counts.is_spend_counted = False
+    assert await scene.look(group, use=5) == alerts(50)
+    scene.counts.is_spend_counted = True
+    assert await scene.look(group) == alerts(50)

@@ -14,7 +14,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import groups
 from control.edges.sql.webhook_rows import listening_workspaces
-from control.records.alerts import USAGE, Alert, LimitFigures
+from control.records.alerts import SPEND, USAGE, Alert, LimitFigures
 from policy.limits.alerts import LIMIT_ALERT, LimitName, PastAlert, ReachedLimit
 
 AlertsOfLimits = Mapping[tuple[LimitName, int], Sequence[PastAlert]]
@@ -135,7 +135,8 @@ async def refused_limits(conn: Connection, group_ids: Collection[str]) -> dict[s
     query = select(limit_refusals).where(one_of(limit_refusals.c.group_id, group_ids))
     limits: dict[str, set[LimitName]] = {id: set() for id in group_ids}
     for row in await conn.execute(query):
-        limits[row.group_id].add(LimitName(USAGE, row.slug, row.type, row.unit))
+        kind = USAGE if row.slug else SPEND  # spend limits hold for all slugs together
+        limits[row.group_id].add(LimitName(kind, row.slug, row.type, row.unit))
     return {id: frozenset(names) for id, names in limits.items()}
 
 
