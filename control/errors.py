@@ -350,6 +350,10 @@ class UsageUnavailableError(DomainError):
     """Usage cannot be read right now because Redis does not answer; try again"""
 
 
+class SpendNotCountedError(UsageUnavailableError):
+    """What this group has spent is being counted from its events; try again in a minute"""
+
+
 class LimitStartUnavailableError(UsageUnavailableError):
     """Nothing was changed: a usage limit starts from what its window has counted, and Redis does not answer. Change it
     again when Redis is back."""
