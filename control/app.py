@@ -189,6 +189,7 @@ def build(settings: Settings) -> web.Application:
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
         counters=counters,
+        spend=spend,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()

@@ -83,11 +83,12 @@ class SpendCounting:
         try:
             while True:
                 await asyncio.sleep(TURN_S)
-                await self._try_turn()
+                await self.try_turn()
         finally:
             await self._transactions.finish()
 
-    async def _try_turn(self) -> None:
+    async def try_turn(self) -> None:
+        """Take a turn. Failures are logged."""
         try:
             await self.turn()
         except DatabaseUnavailableError as error:
