@@ -80,7 +80,12 @@ class SpendWorld:
             entity, path = chance.choice(self.paths)
             group = path.split("/")[-2]
             at_ms = chance.randint(first_ms, last_ms)
-            more = {"external_entity_id": entity, "group_id": group, "group_path": path, "ended_at_ms": at_ms}
+            more: dict[str, Any] = {
+                "external_entity_id": entity,
+                "group_id": group,
+                "group_path": path,
+                "ended_at_ms": at_ms,
+            }
             calls.append(one._replace(**more))
         ingest, _ = ingest_and_reader(self.store, 1e9)
         await ingest.commit(calls)

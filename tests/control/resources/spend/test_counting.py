@@ -11,7 +11,7 @@ import pytest
 from control.edges.sql.spend import counted_trees
 from control.edges.sql.spend.counted_trees import counted_ms
 from control.errors import UsageUnavailableError
-from control.resources.spend import counting
+from control.resources.spend import counting, tree_sums
 from policy.prices import DAY_MS
 from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, unpack_amount
 from tests.control.api.test_cost_sums import prices_of, set_prices
@@ -153,7 +153,7 @@ async def test_a_bug_in_a_build_keeps_no_other_tree_from_being_counted(
     await prices(cascading)
     root = await cascading.plane.group("another")
     await cascading.limit(root["id"])
-    build = counting.spent_by_field
+    build = tree_sums.spent_by_field
 
     async def failing(store: Any, tree: Any, through_ms: int) -> Any:
         if tree.root_id == root["id"]:
