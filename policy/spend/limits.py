@@ -59,7 +59,7 @@ def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
     if any(limit.unit not in USAGE_UNITS for limit in limits):
         raise IllegalSpendLimitsError(f"a spend limit's unit is {' or '.join(USAGE_UNITS)}")
     if len({limit.unit for limit in limits}) < len(limits):
-        raise IllegalSpendLimitsError("at most one spend limit per unit")
+        raise IllegalSpendLimitsError("at most one spend limit per unit; leave out the repeated one")
 
 
 def check_currency(limits: Iterable[SpendLimit]) -> None:
