@@ -14,6 +14,7 @@ from control.api import (
     health,
     internal_deployments,
     internal_events,
+    internal_machines,
     internal_snapshot,
     internal_training,
     keys,
@@ -21,7 +22,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.billing import prices, usage_report
+from control.api.billing import group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page
@@ -55,6 +56,7 @@ from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
 from control.edges.redis.load_book import LocalLoadBook, RedisLoadBook
 from control.edges.redis.probe import RedisProbe
+from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.edges.redis.throttle_windows import LocalWindows, RedisWindows
 from control.edges.redis.usage_counters import UsageCounters
 from control.edges.sql.events.clock import EventClock
@@ -83,6 +85,7 @@ from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.policy_feed import OlderProxies
+from control.resources.spend.counting import SpendCounting
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
@@ -125,6 +128,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
+    *group_spend.OPERATIONS,
     *usage_report.OPERATIONS,
     *usage_links.OPERATIONS,
     *prices.OPERATIONS,
@@ -158,6 +162,7 @@ def build(settings: Settings) -> web.Application:
     book = LocalLoadBook() if redis is None else RedisLoadBook(redis)
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
     counters = UsageCounters(redis) if redis is not None else None
+    spend = SpendHashes(redis) if redis is not None else None
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
     app[DEPENDENCIES] = Dependencies(
@@ -184,12 +189,13 @@ def build(settings: Settings) -> web.Application:
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
         counters=counters,
+        spend=spend,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()
     mount(app, OPERATIONS)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
-    internal += (*internal_training.ROUTES, *internal_traffic.ROUTES)
+    internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
     browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
@@ -199,6 +205,8 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
+    if spend is not None:
+        app.cleanup_ctx.append(_spend_counting(SpendCounting(store, reader, spend), metrics))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
@@ -328,6 +336,17 @@ def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -
         await reports.write()
         await wakes.close()
         await client.close()
+
+    return life
+
+
+def _spend_counting(counting: SpendCounting, metrics: Metrics) -> Lifetime:
+    metrics.watch_spend_counting(lambda: counting.lag_s)
+
+    async def life(_app: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(counting.run())
+        yield
+        await cancelled(task)
 
     return life
 

@@ -1,7 +1,12 @@
 """What is spent of spend limits. Values only."""
 
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
+
+from policy.limits.groups import Enforcement
+from policy.spend.effective import counting_groups
+from policy.spend.spend_hash import Reserved, spend_key
 
 
 class SpendUse(NamedTuple):
@@ -16,3 +21,84 @@ class SpendReading(NamedTuple):
 
     at_ms: int
     uses: tuple[SpendUse, ...]
+
+
+class SpendTree(NamedTuple):
+    """A tree of groups that has a spend limit. All its limits have one currency."""
+
+    root_id: str
+    workspace_id: str
+    enforcement: Enforcement
+    currency: str
+
+    @property
+    def key(self) -> str:
+        """The hash that counts what the tree spends."""
+        return spend_key(self.root_id)
+
+    def counting_groups(self, path: str) -> Sequence[str]:
+        """The groups whose spend a call with this path adds to. `path`: ids from the root, each with `/`."""
+        return counting_groups(path.split("/")[-2::-1], self.enforcement)
+
+
+class TreeEvent(NamedTuple):
+    """An event of such a tree, with all that its cost depends on. Figures may be None: nothing of the kind."""
+
+    timestamp_ms: int
+    idempotency_key: str
+    workspace_id: str
+    group_path: str
+    model_slug: str
+    input_tokens: int
+    output_tokens: int
+    cached_input_tokens: int
+    service_tier: str | None
+    cache_write_tokens: int | None
+    cache_write_1h_tokens: int | None
+    reasoning_tokens: int | None
+    audio_input_tokens: int | None
+    audio_output_tokens: int | None
+    image_input_tokens: int | None
+    image_output_tokens: int | None
+    server_tool_calls: int | None
+    charged: int
+
+    @property
+    def root_id(self) -> str:
+        return self.group_path.partition("/")[0]
+
+
+class SpentEvent(NamedTuple):
+    """What an event adds to what groups have spent: `units` are 10^-22 of the tree's currency.
+
+    `groups`: none if its cost is in no currency or in another one. Then it only ends its reservation.
+    """
+
+    at_ms: int
+    key: str
+    groups: Sequence[str]
+    units: int
+
+
+class TreeCount(NamedTuple):
+    """All events of a tree later than `after_ms` and through `through_ms`, in the order of time."""
+
+    tree: SpendTree
+    after_ms: int
+    through_ms: int
+    events: Sequence[SpentEvent]
+
+
+class TreeReserves(NamedTuple):
+    """What a tree's hash holds besides what is spent, all of one moment.
+
+    `counted_ms`: the time through which events are counted; None if nothing is. `stamp`: names the last repair.
+    `reservations`: by the event's key; None for an empty one. `reserved`: by group, 10^-12 of the currency.
+    `spent_fields`: the names of the fields of what is spent.
+    """
+
+    counted_ms: int | None
+    stamp: bytes
+    reservations: Mapping[str, Reserved | None]
+    reserved: Mapping[str, int]
+    spent_fields: Sequence[str]

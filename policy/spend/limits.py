@@ -17,6 +17,8 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
+SPEND_LEVEL = 1
+"""What this version knows of spend limits: 1 is SOFT. A proxy tells control its level when it asks for policy."""
 
 
 class SpendEnforcement(StrEnum):
@@ -57,7 +59,7 @@ def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
     if any(limit.unit not in USAGE_UNITS for limit in limits):
         raise IllegalSpendLimitsError(f"a spend limit's unit is {' or '.join(USAGE_UNITS)}")
     if len({limit.unit for limit in limits}) < len(limits):
-        raise IllegalSpendLimitsError("at most one spend limit per unit")
+        raise IllegalSpendLimitsError("at most one spend limit per unit; leave out the repeated one")
 
 
 def check_currency(limits: Iterable[SpendLimit]) -> None:

@@ -4,12 +4,14 @@
 numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Reservations have the first two.
 
 Fields:
-- `e`: the run id of the server under which control has counted what is here. Without it, nothing counts.
+- `e`: the run id of the server under which control has counted what is here, a blank, and the currency. Without it,
+  nothing counts.
 - `c`: the time (ms) through which control has counted events: the latest of their timestamps at most.
 - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 - `r<group>`: the sum of the reservations in the group.
 - `p<event key>`: a reservation: its amount, the worker incarnation that made it, and its groups, each followed by `/`.
   An empty one was given back before it was made: it keeps a late take from running.
+- `w`: names control's last repair of the sums of reservations, so that no two processes make the same one.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -24,6 +26,7 @@ from policy.prices import amount_of
 
 EPOCH_FIELD = "e"
 COUNTED_FIELD = "c"
+REPAIR_FIELD = "w"
 SPENT_PREFIX = "s"
 RESERVED_PREFIX = "r"
 RESERVATION_PREFIX = "p"
@@ -55,6 +58,11 @@ def window_name(unit: Unit, at_ms: int) -> str:
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"
 
 
+def epoch_text(run_id: str, currency: str) -> str:
+    """What `e` is while what the hash has counts: on that server, for limits in that currency."""
+    return f"{run_id} {currency}"
+
+
 def picos_of(units: int) -> int:
     """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up."""
     return -(-units // _UNITS_PER_PICO)
@@ -74,6 +82,11 @@ def unpack_amount(packed: bytes) -> int:
     """The picos of a packed amount."""
     whole, picos = _AMOUNT.unpack(packed[:AMOUNT_BYTES])
     return int(whole * LIMB + picos)
+
+
+def amount_of_picos(picos: int) -> Decimal:
+    """The amount of money of a reservation, exactly."""
+    return amount_of(picos * _UNITS_PER_PICO)
 
 
 def pack_spent(units: int) -> bytes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
+from proxy.edges.journal.supervisor.machine_reports import MachineReports
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
@@ -41,7 +42,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.dead_holders import DeadHolders
 from proxy.edges.redis.supervisor.probe import RedisProbe
-from proxy.edges.replicas.supervisor.control_reports import TRAFFIC, ControlReports
+from proxy.edges.replicas.supervisor.control_reports import MACHINES, TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.clock_steps import RedisClockSteps
@@ -117,8 +118,8 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
-            await stack.enter_async_context(running(*services, self._dead_holders.run))
-            self._shipper.start(lambda: [slot.incarnation for slot in self._slots], self._settled)
+            await stack.enter_async_context(running(*services, self._dead_holders.run, self._machine.run))
+            self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
             await self._drain(slots)
@@ -247,6 +248,10 @@ class Supervisor:
             look_back_interval_s=settings.refresh_interval_s, memory_root=settings.journal_memory_dir, shipped=shipped
         )
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
+        reports = ControlReports(settings.control_url, settings.internal_token, MACHINES)
+        stack.push_async_callback(reports.close)
+        self._machine = MachineReports(reports, settings.journal_dir, self._live_incarnations)
+        self._shipper.on_removed = self._machine.changed
 
     def _bind_admin_port(self) -> socket.socket:
         host = self._bind.admin_host
@@ -382,6 +387,9 @@ class Supervisor:
                 return settled if slot.incarnation == incarnation else 0
         return 0
 
+    def _live_incarnations(self) -> list[str]:
+        return [slot.incarnation for slot in self._slots]
+
     def _counted(self, slot: int, counts: Message) -> None:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
@@ -390,6 +398,7 @@ class Supervisor:
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)
         self._shipper.worker_died(incarnation)
+        self._machine.changed()
 
     def _async_worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)

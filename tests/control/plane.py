@@ -3,7 +3,7 @@
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.edges.sql.store import Store
+from control.resources.spend.group_spend import SpendSource
 from control.resources.workspaces import create_workspace
 from control.settings import Settings
 from runtime.http.server import FrontLimits, FrontRunner
@@ -91,7 +92,9 @@ class ControlPlane:
         if "mode" in more:
             hierarchy["limit_enforcement"] = more["mode"]
         models = more.get("models", [{"slug": SLUG}])
-        body = {"metadata": {"external_entity_id": entity}, "models": models, "hierarchy": hierarchy}
+        body: Json = {"metadata": {"external_entity_id": entity}, "models": models, "hierarchy": hierarchy}
+        if "spend_limits" in more:
+            body["spend_limits"] = more["spend_limits"]
         return await self.post("/v1/gateway/groups", body)
 
 
@@ -119,9 +122,12 @@ class _PlaneServer(TestServer):
 
 @asynccontextmanager
 async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
-    """`limits`: of its listener; everything else is a setting."""
+    """`limits`: of its listener. `spend`: instead of its own counters of spend. Everything else is a setting."""
     limits: FrontLimits = more.pop("limits", LIMITS)
+    spend: SpendSource | None = more.pop("spend", None)
     app = build(settings_on(database_url, **more))
+    if spend is not None:
+        app[DEPENDENCIES] = replace(app[DEPENDENCIES], spend=spend)
     async with TestClient(_PlaneServer(app, limits)) as client:
         store = app[DEPENDENCIES].store
         workspace = await create_workspace(store, f"workspace {prefix}", [prefix])

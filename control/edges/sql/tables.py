@@ -115,7 +115,13 @@ HAS_PERCENTS = groups.c.alert_percents != literal_column("'[]'")
 Index("ix_groups_alert_percents", groups.c.path, sqlite_where=HAS_PERCENTS, postgresql_where=HAS_PERCENTS)
 HAS_SPEND_LIMITS = groups.c.spend_limits != literal_column("'[]'")
 """A literal, as in `HAS_PERCENTS`."""
-Index("ix_groups_spend_limits", groups.c.root_id, sqlite_where=HAS_SPEND_LIMITS, postgresql_where=HAS_SPEND_LIMITS)
+Index(
+    "ix_groups_spend_limits",
+    groups.c.root_id,
+    groups.c.path,
+    sqlite_where=HAS_SPEND_LIMITS,
+    postgresql_where=HAS_SPEND_LIMITS,
+)
 
 deleted_groups = Table(  # by which sums and events of a subtree are found, as long as there may be any
     "deleted_groups",

@@ -80,6 +80,13 @@ class Metrics:
             registry=self.registry,
         ).set_function(behind_s)
 
+    def watch_spend_counting(self, lag_s: Callable[[], float]) -> None:
+        Gauge(
+            "tollgate_spend_counting_lag_seconds",
+            "How far counting what groups spend is behind. The holdback is a part of it.",
+            registry=self.registry,
+        ).set_function(lag_s)
+
     def watch_spans(self, totals: Callable[[], Mapping[str, int]]) -> None:
         self.registry.register(_Spans(totals))
 

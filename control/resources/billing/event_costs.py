@@ -29,6 +29,11 @@ class EventCosts:
 
     def of(self, event: Any) -> Cost | None:
         """The member `cost`: exact, to the last digit. None if the slug had no price at that time."""
+        units = self.units_of(event)
+        return None if units is None else {"amount": amount_text(amount_of(units[1])), "currency": units[0]}
+
+    def units_of(self, event: Any) -> tuple[str, int] | None:
+        """The same cost: its currency, and units of `policy.prices.Rates`."""
         price = self._price_at(event.model_slug, event.timestamp_ms)
         if price is None:
             return None
@@ -36,7 +41,7 @@ class EventCosts:
         rates = self._rates_of(price, tier, price.is_long(event.input_tokens))
         tokens = Tokens(input=event.input_tokens, output=event.output_tokens, cached_input=event.cached_input_tokens)
         figures = cost_figures(tokens, _details(event), is_charged=bool(event.charged))
-        return {"amount": amount_text(amount_of(rates.cost(figures))), "currency": price.currency}
+        return price.currency, rates.cost(figures)
 
     def _price_at(self, slug: str, at_ms: int) -> Price | None:
         prices = self._prices.get(slug, [])

@@ -155,6 +155,13 @@ async def _subtree(conn: Connection, filled: Filled) -> None:
     assert len(batches[0]) == 9
 
 
+async def _spend_limits_of_the_tree(conn: Connection, filled: Filled) -> None:
+    record = await group_rows.find_group(conn, WORKSPACE, filled.root)
+    assert record is not None
+    assert [texts async for texts in group_rows.spend_limits_below(conn, record)] == []
+    assert await group_rows.spend_limits_beside(conn, record) is None
+
+
 async def _key_by_prefix(conn: Connection, filled: Filled) -> Any:
     return await key_rows.get_key(conn, WORKSPACE, filled.group, f"tg_{filled.key}")
 
@@ -178,8 +185,9 @@ LOOKS: dict[str, Look] = {
         c, WORKSPACE, GroupFilter("entity7777"), None, LIMIT
     ),
     "groups of a tree": lambda c, f: group_rows.list_groups(c, WORKSPACE, GroupFilter(None, f.root), None, LIMIT),
-    "ancestors": lambda c, f: group_rows.load_groups(c, [f"grp_{n:06}" for n in range(100)]),
+    "ancestors": lambda c, f: group_rows.load_records(c, [f"grp_{n:06}" for n in range(100)]),
     "descendants": _subtree,
+    "spend limits of a tree": _spend_limits_of_the_tree,
     "endpoints": lambda c, f: endpoint_rows.list_endpoints(c, WORKSPACE, "ep5", LIMIT),
     "an endpoint": lambda c, f: endpoint_rows.find_endpoint(c, WORKSPACE, "ep5"),
     "secrets": lambda c, f: secret_rows.list_secrets(c, WORKSPACE, "sec5", LIMIT),

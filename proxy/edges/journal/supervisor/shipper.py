@@ -116,6 +116,8 @@ class Shipper:
         self._reserve = DiskReserve(directory / RESERVE_NAME, RESERVE_BYTES)
         self._live_incarnations: Callable[[], Collection[str]] = tuple
         self._worker_settled: SettledThrough = _unknown
+        self.on_removed: Callable[[], None] = _nothing
+        """Called when a journal was removed because all of it is committed."""
         self._wake = asyncio.Event()
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -349,6 +351,7 @@ class Shipper:
                 self._orphaned.discard(name)
                 self._settled.discard(name)
                 await in_thread(reader.remove)
+                self.on_removed()
             elif reader.may_save_position and self._saving_position.due:
                 position = reader.position()
                 if name in self._settled or (not reader.dead and await self._is_settled(name, position)):
@@ -379,6 +382,10 @@ class Shipper:
             self._saving_position.failed()
         else:
             self._saving_position.succeeded()
+
+
+def _nothing() -> None:
+    """By default nobody is told of removed journals."""
 
 
 async def _unknown(incarnation: str) -> int:

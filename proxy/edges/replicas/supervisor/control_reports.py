@@ -1,4 +1,5 @@
-"""Posts this machine's reports to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`.
+"""Posts this machine's reports to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`,
+`/internal/v1/machines`.
 
 A return means that control has taken it. One outage of control is logged once, however many reports fail meanwhile.
 Errors never carry the token.
@@ -23,17 +24,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A kind of report: its path, its name, and the consequence while control takes none."""
+    """A kind of report: its path, its name, and the consequence while control takes none.
+
+    `is_new`: a control of the version before does not know it and answers 404. It needs no such reports.
+    """
 
     path: str
     name: str
     consequence: str
+    is_new: bool = False
 
 
 DEPLOYMENTS = Topic(
     "/internal/v1/deployments/", "reports on deployments", "it wakes none, and statuses and logs lag behind"
 )
 TRAFFIC = Topic("/internal/v1/", "traffic figures", "those of the console lag behind")
+MACHINES = Topic(
+    "/internal/v1/", "reports of workers", "what dead ones reserved of spend limits stays reserved", is_new=True
+)
 
 
 class ReportNotTakenError(Exception):
@@ -72,7 +80,7 @@ class ControlReports:
         status, text = await self._send(what, report)
         if status in _MALFORMED:
             raise ReportRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")
-        if status != 200:
+        if status != 200 and not (status == 404 and self._topic.is_new):
             raise self._not_taken(f"control answered {status} to {self._topic.path}{what}")
         if self._away:
             self._away = False

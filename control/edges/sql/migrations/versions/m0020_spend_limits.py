@@ -16,7 +16,7 @@ def upgrade() -> None:
     op.add_column("groups", sa.Column("spend_limits", sa.Text, nullable=False, server_default="[]"))
     has_limits = sa.text("spend_limits <> '[]'")
     op.create_index(
-        "ix_groups_spend_limits", "groups", ["root_id"], sqlite_where=has_limits, postgresql_where=has_limits
+        "ix_groups_spend_limits", "groups", ["root_id", "path"], sqlite_where=has_limits, postgresql_where=has_limits
     )
     progress = op.create_table(
         "spend_progress",

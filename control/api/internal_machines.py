@@ -1,0 +1,51 @@
+"""`POST /internal/v1/machines`: a supervisor tells which incarnations of its workers may still give events.
+
+What others reserved of spend limits is released (docs/reference/money.md#how-spend-is-counted). 400 names what is
+malformed, and nothing is taken.
+"""
+
+from typing import Any
+
+from aiohttp import web
+
+from control.api.protocol.reports import Json, received
+from control.edges.sql.spend.machines import put_machine
+from control.edges.sql.store import WriteTx
+from control.errors import InvalidFieldError
+
+MAX_INCARNATIONS = 10_000
+_MAX_NAME = 255
+_MAX_INCARNATION = 64
+
+
+async def _post(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    machine = body.get("machine")
+    if not _is_text(machine, _MAX_NAME):
+        raise InvalidFieldError("machine", f"machine must be text of 1 to {_MAX_NAME} characters")
+    incarnations = _incarnations(body)
+
+    async def work(tx: WriteTx) -> None:
+        await put_machine(tx, str(machine), incarnations)
+
+    await dependencies.store.transact(work)
+    return web.json_response({})
+
+
+def _incarnations(body: Json) -> set[str]:
+    incarnations = body.get("incarnations")
+    if not isinstance(incarnations, list) or len(incarnations) > MAX_INCARNATIONS:
+        message = f"incarnations must be an array of at most {MAX_INCARNATIONS} texts"
+        raise InvalidFieldError("incarnations", message)
+    for index, incarnation in enumerate(incarnations):
+        if not _is_text(incarnation, _MAX_INCARNATION):
+            field = f"incarnations.{index}"
+            raise InvalidFieldError(field, f"{field} must be text of 1 to {_MAX_INCARNATION} characters")
+    return set(incarnations)
+
+
+def _is_text(value: Any, longest: int) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= longest and "\0" not in value
+
+
+ROUTES = [web.post("/internal/v1/machines", _post)]

@@ -1,0 +1,21 @@
+-- Build: what groups have spent becomes what was read from the database. Reservations stay.
+-- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures, then per figure: the name of
+-- its field, what is spent (three limbs).
+-- Reply: 1; 0 if as much or more is counted already.
+
+local state = redis.call('HMGET', key, 'e', 'c')
+if state[1] == ARGV[1] and state[2] and tonumber(state[2]) >= tonumber(ARGV[2]) then return 0 end
+local is_kept = {}
+for at = 3, #ARGV, 2 do
+  is_kept[ARGV[at]] = true
+  fields[#fields + 1] = ARGV[at]
+  fields[#fields + 1] = ARGV[at + 1]
+end
+local present = redis.call('HGETALL', key)
+for at = 1, #present, 2 do
+  if present[at]:sub(1, 1) == 's' and not is_kept[present[at]] then deleted[#deleted + 1] = present[at] end
+end
+for at, value in ipairs({'e', ARGV[1], 'c', ARGV[2]}) do fields[#fields + 1] = value end
+save()
+redis.call('EXPIRE', key, EXPIRY_S)
+return 1

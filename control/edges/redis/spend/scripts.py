@@ -1,0 +1,66 @@
+"""The scripts by which control counts what trees spend, and the packing of their arguments.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
+from itertools import groupby
+from operator import attrgetter
+
+from control.records.spend import SpentEvent, TreeCount
+from policy.spend.script_text import money_script
+from policy.spend.spend_hash import pack_amount, pack_spent
+from runtime.redis.script import Argument, RedisScript
+
+EVENTS_AT_ONCE = 200
+"""Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
+
+
+def script(name: str) -> RedisScript:
+    """One of the scripts in this folder, with the Lua of money before it."""
+    own = resources.files("control.edges.redis.spend").joinpath(f"{name}.lua").read_text("utf-8")
+    return RedisScript(money_script() + own)
+
+
+def parts_of(count: TreeCount) -> Iterator[TreeCount]:
+    """The count in consecutive parts, of some events each. No part splits the events of one timestamp."""
+    after_ms = count.after_ms
+    part: list[SpentEvent] = []
+    for at_ms, events in groupby(count.events, key=attrgetter("at_ms")):
+        of_one_time = list(events)
+        if part and len(part) + len(of_one_time) > EVENTS_AT_ONCE:
+            yield count._replace(after_ms=after_ms, through_ms=part[-1].at_ms, events=part)
+            after_ms = part[-1].at_ms
+            part = []
+        assert at_ms > after_ms
+        part += of_one_time
+    yield count._replace(after_ms=after_ms, events=part)
+
+
+def count_arguments(epoch: str, count: TreeCount) -> list[Argument]:
+    arguments: list[Argument] = [epoch, count.after_ms, count.through_ms]
+    for event in count.events:
+        groups = "".join(f"{group}/" for group in event.groups)
+        arguments += (event.at_ms, event.key, groups, pack_spent(event.units))
+    return arguments
+
+
+def build_arguments(epoch: str, through_ms: int, spent: Mapping[str, int]) -> list[Argument]:
+    """`spent`: units by field."""
+    arguments: list[Argument] = [epoch, through_ms]
+    for field, units in spent.items():
+        arguments += (field, pack_spent(units))
+    return arguments
+
+
+def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -> list[Argument]:
+    """`drifts`: by group, how much more than now is reserved there, in 10^-12."""
+    arguments: list[Argument] = [stamp, next_stamp]
+    for group, picos in drifts.items():
+        arguments += (group, pack_amount(max(0, picos)), pack_amount(max(0, -picos)))
+    return arguments
+
+
+def in_portions(names: Sequence[str], size: int) -> Iterable[Sequence[str]]:
+    return (names[start : start + size] for start in range(0, len(names), size))

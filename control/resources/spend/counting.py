@@ -1,0 +1,209 @@
+"""Counts what groups with spend limits have spent, from the events that are committed: a job of each control process.
+
+Each turn counts the events after those that are counted, through a time before which no event comes any more. What is
+counted, and how far, changes in one script per tree; the progress is recorded behind that. So a crash anywhere, or
+several processes at once, count no event twice, and leave none out.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+
+from control.edges.redis.spend.spend_hashes import SpendHashes
+from control.edges.sql.spend.counted_trees import (
+    counted_ms,
+    events_of_trees,
+    record_counted,
+    trees_with_limits,
+)
+from control.edges.sql.spend.machines import delete_machines, silent_machines
+from control.edges.sql.store import Store, UncancelledWork, WriteTx, now_ms
+from control.errors import DatabaseUnavailableError, UsageUnavailableError
+from control.records.events import EventWindow
+from control.records.spend import SpendTree, TreeCount
+from control.resources.billing_events import EventReader
+from control.resources.spend.event_spend import costs_of, spent_events
+from control.resources.spend.sweep import sweep_tree
+from control.resources.spend.tree_sums import spent_by_field
+from runtime.log_lines import OutageLog, cause_of
+
+log = logging.getLogger(__name__)
+
+TURN_S = 1.0
+SWEEP_S = 60.0
+EVENTS_AT_ONCE = 2000
+SPAN_MS = 60_000
+"""The longest time whose events are read at once, so that the database sorts few."""
+LONGEST_WALK_MS = 3_600_000
+"""The longest time whose events are counted one by one. After a longer pause all trees are built anew."""
+RECORD_MS = 10_000
+"""The time without events after which the progress is recorded. With events it is recorded at once."""
+BUILDS_S = 2.0
+"""The time after which a turn begins no further tree to build: those that are built are to be counted."""
+FAILED_BUILD_S = 60.0
+"""The pause before a tree is built again after a bug."""
+MACHINES_KNOWN_S = 120.0
+"""The time from the job's start after which machines that are there have told of their incarnations."""
+MACHINE_SILENT_MS = 86_400_000
+_FAR_MS = 1 << 62
+_CONSEQUENCE = (
+    "What groups spend is not counted, and SOFT spend limits see what was counted before. It goes on by itself."
+)
+
+
+class SpendCounting:
+    """The job of one control process."""
+
+    def __init__(self, store: Store, reader: EventReader, hashes: SpendHashes) -> None:
+        self._store = store
+        self._reader = reader
+        self._hashes = hashes
+        self._outage = OutageLog(log)
+        self._transactions = UncancelledWork()
+        self._started_s = time.monotonic()
+        self._sweep_s = self._started_s + SWEEP_S
+        self._to_sweep: list[SpendTree] = []
+        self._sweep_portion = 0
+        self._through_ms: int | None = None
+        """The time through which this process counted in its last turn; None while there is no tree to count."""
+        self._failed_builds: dict[str, float] = {}
+        """The time at which building a tree failed by a bug, by root."""
+
+    @property
+    def lag_s(self) -> float:
+        """The seconds between now and the last event that may be counted; 0 without spend limits."""
+        return 0.0 if self._through_ms is None else max(0, now_ms() - self._through_ms) / 1e3
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(TURN_S)
+                await self.try_turn()
+        finally:
+            await self._transactions.finish()
+
+    async def try_turn(self) -> None:
+        """Take a turn. Failures are logged."""
+        try:
+            await self.turn()
+        except DatabaseUnavailableError as error:
+            self._outage.begins(f"Database is unreachable ({error.reason}). {_CONSEQUENCE} Check the database.")
+        except UsageUnavailableError as error:
+            cause = cause_of(error.__cause__ or error)
+            self._outage.begins(f"Redis does not answer ({cause}). {_CONSEQUENCE} Check the Redis server and network.")
+        except Exception:  # a bug must not end all counting
+            log.exception("Counting what groups spend failed; it goes on in %.0f s. Please report this bug.", TURN_S)
+        else:
+            self._outage.ends("What groups spend is counted again: database and Redis answer.")
+
+    async def turn(self) -> None:
+        """Count all events that are final, and sweep what is due."""
+        while await self.count_some():
+            pass
+        if not self._to_sweep and time.monotonic() >= self._sweep_s:
+            self._sweep_s = time.monotonic() + SWEEP_S
+            await self.begin_sweep()
+        await self.sweep_some(self._sweep_portion)
+
+    async def count_some(self) -> bool:
+        """Count the next events, some at a time. Returns whether there may be more."""
+        final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
+        final_ms = final.end_ms - 1
+        async with self._store.read() as conn:
+            trees = await trees_with_limits(conn)
+            recorded_ms = await counted_ms(conn)
+            # A start, a long pause, or a database that was set back: what was missed is not walked but built.
+            is_near = final_ms - LONGEST_WALK_MS <= recorded_ms <= final_ms
+            after_ms = recorded_ms if is_near else final_ms
+            if not trees:
+                self._through_ms = None
+                return False
+            until_ms = min(final_ms, after_ms + SPAN_MS)
+            batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
+            costs = await costs_of(conn, batch.events)
+        spent = await spent_events(trees, batch.events, costs)
+        counts = [TreeCount(tree, after_ms, batch.through_ms, spent.get(tree.root_id, ())) for tree in trees]
+        await self._count(counts)
+        if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
+            await self._record(batch.through_ms)
+        self._through_ms = batch.through_ms
+        return batch.through_ms < final_ms
+
+    async def _count(self, counts: Sequence[TreeCount]) -> None:
+        epochs = await self._hashes.epochs([count.tree for count in counts])
+        to_build = await self._hashes.count(counts, epochs)
+        began_s = time.monotonic()
+        for count in counts:
+            root_id = count.tree.root_id
+            if root_id not in to_build or began_s - self._failed_builds.get(root_id, float("-inf")) < FAILED_BUILD_S:
+                continue
+            if time.monotonic() - began_s >= BUILDS_S:
+                return
+            await self._build(count.tree, epochs[root_id], count.through_ms)
+
+    async def _build(self, tree: SpendTree, epoch: str, through_ms: int) -> None:
+        """Build a tree. A bug must not keep the others from being counted."""
+        try:
+            spent = await spent_by_field(self._store, tree, through_ms)
+            if await self._hashes.build(tree, epoch, through_ms, spent):
+                log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
+        except (DatabaseUnavailableError, UsageUnavailableError):
+            raise
+        except Exception:
+            self._failed_builds[tree.root_id] = time.monotonic()
+            log.exception(
+                "What tree %s has spent could not be read; its spend limits do not bind. It is tried again in %.0f s."
+                " Please report this bug.",
+                *(tree.root_id, FAILED_BUILD_S),
+            )
+        else:
+            self._failed_builds.pop(tree.root_id, None)
+
+    async def _record(self, through_ms: int) -> None:
+        async def work(tx: WriteTx) -> None:
+            await record_counted(tx, through_ms)
+
+        await self._transactions.run(self._store.transact(work))
+
+    @property
+    def _are_machines_known(self) -> bool:
+        return time.monotonic() - self._started_s >= MACHINES_KNOWN_S
+
+    async def begin_sweep(self) -> None:
+        """Have all trees swept, evenly over the turns until the next sweep; forget machines that are silent."""
+        if self._are_machines_known:
+            await self._forget_silent_machines()
+        async with self._store.read() as conn:
+            self._to_sweep = await trees_with_limits(conn)
+        self._sweep_portion = math.ceil(len(self._to_sweep) * TURN_S / SWEEP_S)
+
+    async def sweep_some(self, most: int) -> None:
+        """Sweep the next trees, at most `most`."""
+        known = self._are_machines_known
+        for _ in range(min(most, len(self._to_sweep))):
+            tree = self._to_sweep.pop()
+            count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=known)
+            if count:
+                log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
+
+    async def _forget_silent_machines(self) -> None:
+        before_ms = now_ms() - MACHINE_SILENT_MS
+        async with self._store.read() as conn:
+            silent = await silent_machines(conn, before_ms)
+        if not silent:
+            return
+
+        async def work(tx: WriteTx) -> None:
+            await delete_machines(tx, silent, before_ms)
+
+        await self._transactions.run(self._store.transact(work))
+        log.warning(
+            "Forgot machines of the proxy that told nothing for a day: %s. What their calls reserved of spend limits is"
+            " released. If one comes back, its events are counted as ever.",
+            ", ".join(silent),
+        )

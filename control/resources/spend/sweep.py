@@ -1,0 +1,89 @@
+"""Sweeps the hash of a tree: ends reservations of calls that will never do so themselves, forgets past windows.
+
+A reservation goes where its event is counted (the tree was built since), or where its worker is dead and its journal
+committed, which is so when no machine names the incarnation any more. Then what groups have reserved is set right.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from ulid import ULID
+
+from control.edges.redis.spend.spend_hashes import SpendHashes
+from control.edges.sql.spend.counted_trees import times_of_events
+from control.edges.sql.spend.machines import named_incarnations
+from control.edges.sql.store import Store, now_ms
+from control.records.spend import SpendTree, TreeReserves
+from control.resources.spend.tree_sums import kept_windows
+
+DEAD_AFTER_MS = 120_000
+"""The age of a reservation from which its incarnation must be named by a machine: each tells of its own every 30 s."""
+MARKER_LASTS_MS = 3_600_000
+"""The age from which an empty reservation goes: no take runs so late."""
+KEYS_AT_ONCE = 1000
+
+
+async def sweep_tree(store: Store, hashes: SpendHashes, tree: SpendTree, *, are_machines_known: bool) -> int:
+    """Sweep one tree; returns how many reservations it ended. `are_machines_known`: whether the dead are known too."""
+    async with store.read() as conn:  # before the events are looked up: by then those of the dead are committed
+        named = await named_incarnations(conn) if are_machines_known else None
+    reserves = await hashes.reserves(tree)
+    if reserves.counted_ms is None:
+        return 0
+    drifts = drifts_of(reserves)
+    if drifts:
+        await hashes.repair(tree, reserves.stamp, drifts)
+    windows = kept_windows(reserves.counted_ms)
+    old = [field for field in reserves.spent_fields if field.rpartition(":")[2] not in windows]
+    await hashes.delete_spent(tree, old)
+    return await hashes.release(tree, await _ended(store, reserves, named))
+
+
+def drifts_of(reserves: TreeReserves) -> Mapping[str, int]:
+    """How much more than now each group should have reserved (10^-12), where that is not 0."""
+    sums: dict[str, int] = defaultdict(int)
+    for reservation in reserves.reservations.values():
+        if reservation is not None:
+            for group in reservation.groups:
+                sums[group] += reservation.picos
+    groups = {*sums, *reserves.reserved}
+    drifts = {group: sums.get(group, 0) - reserves.reserved.get(group, 0) for group in groups}
+    return {group: picos for group, picos in sorted(drifts.items()) if picos}
+
+
+async def _ended(store: Store, reserves: TreeReserves, named: Collection[str] | None) -> list[str]:
+    """The events whose reservations end."""
+    assert reserves.counted_ms is not None
+    present_ms = now_ms()
+    ended = [
+        key
+        for key, reservation in reserves.reservations.items()
+        if reservation is None and made_ms(key) < present_ms - MARKER_LASTS_MS
+    ]
+    old = [
+        key
+        for key, reservation in reserves.reservations.items()
+        if reservation is not None and made_ms(key) < present_ms - DEAD_AFTER_MS
+    ]
+    for start in range(0, len(old), KEYS_AT_ONCE):
+        some = old[start : start + KEYS_AT_ONCE]
+        async with store.read() as conn:
+            times = await times_of_events(conn, some)
+        for key in some:
+            reservation = reserves.reservations[key]
+            assert reservation is not None
+            is_dead = named is not None and reservation.incarnation not in named
+            # An event that is committed and not counted yet ends its reservation itself.
+            if times[key] <= reserves.counted_ms if key in times else is_dead:
+                ended.append(key)
+    return ended
+
+
+def made_ms(event_key: str) -> int:
+    """The time at which a key was made: it is a ULID. 0 for another one, which no proxy makes."""
+    try:
+        return int(ULID.from_str(event_key).milliseconds)
+    except ValueError:
+        return 0

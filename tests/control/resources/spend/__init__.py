@@ -1,0 +1,1 @@
+"""Spend limits: what groups have spent, and the job that counts it."""

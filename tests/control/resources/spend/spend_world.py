@@ -1,0 +1,125 @@
+"""A tree of groups with a spend limit, calls of it, and the counting job on a real Redis."""
+
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import redis
+from sqlalchemy import update
+
+from control.edges.redis.spend.spend_hashes import SpendHashes
+from control.edges.sql.billing.price_rows import list_prices
+from control.edges.sql.tables import groups
+from control.records.spend import SpendTree
+from control.resources.billing_events import EventReader
+from control.resources.spend.counting import SpendCounting
+from control.resources.spend.tree_sums import kept_windows
+from policy.billing import BillingEvent
+from policy.limits.groups import Enforcement
+from policy.limits.kinds import Unit
+from policy.prices import Price, amount_of
+from policy.spend.spend_hash import spent_field, unpack_spent, window_name
+from tests.control.api.test_cost_sums import calls_of, cost_of
+from tests.control.billing import ShiftedClock, clock_ms, ingest_and_reader
+from tests.control.plane import ControlPlane
+
+LIMITS = [{"unit": "MONTH", "amount": "100.00", "currency": "EUR", "enforcement": "SOFT"}]
+
+
+class SpendWorld:
+    """One tree: a root, two children, and a grandchild. Its events never get another timestamp."""
+
+    def __init__(self, plane: ControlPlane, hashes: SpendHashes, client: "redis.Redis") -> None:
+        self.plane = plane
+        self.store = plane.store
+        self.hashes = hashes
+        self.client = client
+        self.clock = ShiftedClock()
+        self.paths: list[tuple[str, str]] = []
+        self.calls: list[BillingEvent] = []
+        self.prices: list[Price] = []
+        self.now_ms = 0
+        self._seed = 0
+
+    @classmethod
+    async def of(cls, plane: ControlPlane, hashes: SpendHashes, client: "redis.Redis", mode: str) -> "SpendWorld":
+        world = cls(plane, hashes, client)
+        client.flushall()
+        world.now_ms = await clock_ms(plane.store)
+        root = await plane.group("c-0", mode=mode)
+        child = await plane.group("c-1", root["id"])
+        other = await plane.group("c-2", root["id"])
+        below = await plane.group("c-3", child["id"])
+        parents = {"c-0": (), "c-1": (root,), "c-2": (root,), "c-3": (root, child)}
+        for entity, own in (("c-0", root), ("c-1", child), ("c-2", other), ("c-3", below)):
+            ids = [*(group["id"] for group in parents[entity]), own["id"]]
+            world.paths.append((entity, "".join(f"{id}/" for id in ids)))
+        await world.limit(child["id"])
+        world.tree = SpendTree(root["id"], plane.workspace_id, Enforcement(mode), "EUR")
+        return world
+
+    tree: SpendTree
+
+    async def limit(self, group_id: str, limits: Sequence[dict[str, str]] = LIMITS) -> None:
+        text = orjson.dumps(limits).decode()
+        async with self.store.write() as tx:
+            await tx.conn.execute(update(groups).where(groups.c.id == group_id).values(spend_limits=text))
+
+    async def read_prices(self) -> None:
+        async with self.store.read() as conn:
+            self.prices = list(await list_prices(conn, self.plane.workspace_id, None, None, 1000))
+
+    async def call(self, first_ms: int, last_ms: int, count: int) -> list[BillingEvent]:
+        """Commit random calls of the tree within this time."""
+        self._seed += 1
+        chance = random.Random(self._seed)
+        calls = []
+        for one in calls_of(self._seed, 0, count, self.plane.workspace_id):
+            entity, path = chance.choice(self.paths)
+            group = path.split("/")[-2]
+            at_ms = chance.randint(first_ms, last_ms)
+            more: dict[str, Any] = {
+                "external_entity_id": entity,
+                "group_id": group,
+                "group_path": path,
+                "ended_at_ms": at_ms,
+            }
+            calls.append(one._replace(**more))
+        ingest, _ = ingest_and_reader(self.store, 1e9)
+        await ingest.commit(calls)
+        self.calls += calls
+        return calls
+
+    def job(self, **more: Any) -> SpendCounting:
+        reader = EventReader(self.store, 0.0, self.clock)
+        return SpendCounting(more.get("store", self.store), reader, more.get("hashes", self.hashes))
+
+    async def pass_time(self, by_ms: int) -> int:
+        """Let events through this time from now on be final; returns the time that was, and is, final."""
+        self.clock.offset_ms += by_ms
+        return await clock_ms(self.store) + self.clock.offset_ms
+
+    def spent(self) -> dict[str, int]:
+        """What is counted: units by field, those that are not 0."""
+        fields: Any = self.client.hgetall(self.tree.key)
+        spent = {name.decode(): unpack_spent(value) for name, value in fields.items() if name[:1] == b"s"}
+        return {name: units for name, units in spent.items() if units}
+
+    def expected(self, at_ms: int) -> dict[str, int]:
+        """The same by the sum of what each call costs by itself, in the windows that are kept at this time."""
+        spent: dict[str, int] = defaultdict(int)
+        for call in self.calls:
+            cost = cost_of(call, self.prices)
+            if cost is None or cost[0] != "EUR":
+                continue
+            for unit in (Unit.DAY, Unit.MONTH):
+                if window_name(unit, call.ended_at_ms) not in kept_windows(at_ms):
+                    continue
+                for group in self.tree.counting_groups(call.group_path):
+                    spent[spent_field(group, unit, call.ended_at_ms)] += int(cost[1] / amount_of(1))
+        return {name: units for name, units in spent.items() if units}
+
+    def check(self) -> None:
+        assert self.spent() == self.expected(self.now_ms)
