@@ -21,7 +21,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.billing import prices, usage_report
+from control.api.billing import group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page
@@ -125,6 +125,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
+    *group_spend.OPERATIONS,
     *usage_report.OPERATIONS,
     *usage_links.OPERATIONS,
     *prices.OPERATIONS,

@@ -119,12 +119,22 @@ class ConflictError(DomainError):
 
 
 class OlderProxiesError(ConflictError):
-    """A proxy of an older version does not know a kind of limit. The message names the kind and the remedy."""
+    """A proxy of an older version does not know some limits. The message names them and the remedy."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, limits: str) -> None:
         super().__init__(
-            f"A proxy of an older version has asked for policy within a day, and does not know limits of {kind}. Update"
+            f"A proxy of an older version has asked for policy within a day, and does not know {limits}. Update"
             " all proxies, and try again a day after the last older one was stopped."
+        )
+
+
+class OtherCurrencyError(ConflictError):
+    """Another group of the tree has spend limits in another currency."""
+
+    def __init__(self, group_id: str, currency: str) -> None:
+        super().__init__(
+            f"spend_limits: all spend limits of a group tree have one currency, and those of group {group_id} are in"
+            f" {currency}; use {currency}, or remove the tree's spend limits first"
         )
 
 
@@ -348,6 +358,10 @@ class AnswerBrokenError(Exception):
 
 class UsageUnavailableError(DomainError):
     """Usage cannot be read right now because Redis does not answer; try again"""
+
+
+class SpendNotCountedError(UsageUnavailableError):
+    """What this group has spent is being counted from its events; try again in a minute"""
 
 
 class LimitStartUnavailableError(UsageUnavailableError):

@@ -8,6 +8,13 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field, model_validator
 
+from control.api.billing.group_spend import (
+    EffectiveSpendLimitV1,
+    SpendLimitsRequest,
+    SpendLimitV1,
+    shown_effective,
+    spend_limits_of,
+)
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.limit_schemas import (
     ONE_PER_KIND,
@@ -97,12 +104,16 @@ class CreateGatewayGroupRequestV1(OwnableRequestV1):
     models: Annotated[list[GroupModelRequestV1], Field(min_length=1, max_length=MAX_MODELS)]
     hierarchy: GroupHierarchyRequestV1 | None = None
     alert_percents: _Percents | None = None
+    spend_limits: SpendLimitsRequest | None = None
 
 
 class GroupMetadataPatchV1(RequestV1):
     """A null `name` removes the name."""
 
     name: Name | None
+
+
+_CHANGING = ("metadata", "models", "alert_percents", "spend_limits")
 
 
 class UpdateGatewayGroupRequestV1(OwnableRequestV1):
@@ -114,16 +125,17 @@ class UpdateGatewayGroupRequestV1(OwnableRequestV1):
     metadata: GroupMetadataPatchV1 | None = None
     models: Annotated[list[GroupModelRequestV1], Field(max_length=MAX_MODELS)] | None = None
     alert_percents: _Percents | None = None
+    spend_limits: SpendLimitsRequest | None = None
 
     model_config = OwnableRequestV1.model_config | {
-        "json_schema_extra": not_all_null("metadata", "models", "alert_percents", nullable=["managed_by"])
+        "json_schema_extra": not_all_null(*_CHANGING, nullable=["managed_by"])
     }
 
     @model_validator(mode="after")
     def _says_something(self) -> "UpdateGatewayGroupRequestV1":
-        is_empty = self.metadata is None and self.models is None and self.alert_percents is None
+        is_empty = all(getattr(self, name) is None for name in _CHANGING)
         if is_empty and self.owner_change() is None:
-            raise ValueError("give models, metadata.name, alert_percents or managed_by")
+            raise ValueError("give models, metadata.name, alert_percents, spend_limits or managed_by")
         return self
 
 
@@ -167,7 +179,7 @@ class EffectiveModelV1(ResponseV1):
 
 
 class GatewayGroupV1(OwnableResponseV1):
-    """A group. `models`: its own entries. `effective_models`: with the limits inherited from its ancestors."""
+    """A group. `models`, `spend_limits`: its own. The effective ones: with the limits inherited from its ancestors."""
 
     id: str
     metadata: GroupMetadataV1
@@ -175,6 +187,8 @@ class GatewayGroupV1(OwnableResponseV1):
     effective_models: list[EffectiveModelV1]
     hierarchy: GroupHierarchyV1
     alert_percents: list[int]
+    spend_limits: list[SpendLimitV1]
+    effective_spend_limits: list[EffectiveSpendLimitV1]
     usage: list[GroupUsageEntryV1] | None = Field(
         None, exclude_if=lambda value: value is None, description="Present only in a list that was asked for it."
     )
@@ -218,6 +232,7 @@ async def _post(request: ApiRequest) -> Encoded:
         hierarchy.parent_group_id,
         body.owner_change(),
         tuple(body.alert_percents or ()),
+        spend_limits_of(body.spend_limits or ()),
     )
     return await _answer(await groups.create_group(request.store, request.workspace_id, new))
 
@@ -227,7 +242,8 @@ async def _patch(request: ApiRequest) -> Encoded:
     models = None if body.models is None else await _group_models(request.workspace_id, body.models)
     name = body.metadata.name if body.metadata else None
     percents = None if body.alert_percents is None else tuple(body.alert_percents)
-    change = GroupChange(models, body.metadata is not None, name, body.owner_change(), percents)
+    spend_limits = None if body.spend_limits is None else spend_limits_of(body.spend_limits)
+    change = GroupChange(models, body.metadata is not None, name, body.owner_change(), percents, spend_limits)
     parts = request.dependencies
     group_id = request.path["group_id"]
     changed = await groups.change_group(request.store, parts.counters, request.workspace_id, group_id, change)
@@ -283,9 +299,9 @@ async def _list(request: ApiRequest) -> Encoded:
 def _encode_listed(listed: _Listed) -> Pieces:
     path = listed.group.path if listed.shows_effective else ()
     if listed.usage is None:
-        return _encode(listed.group.record, path, {})
+        return _encode(listed.group, path, {})
     usage = [(orjson.dumps(shown_usage(entry, listed.ends)),) for entry in listed.usage]
-    return _encode(listed.group.record, path, {"usage": Array(usage)})
+    return _encode(listed.group, path, {"usage": Array(usage)})
 
 
 def _weight(listed: _Listed) -> int:
@@ -308,17 +324,19 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
 
 def encode_group(group: GroupInTree) -> Pieces:
     """A `GatewayGroupV1`."""
-    return _encode(group.record, group.path, {})
+    return _encode(group, group.path, {})
 
 
-def _encode(record: GroupRecord, path: Sequence[Group], more: Mapping[str, Array]) -> Pieces:
+def _encode(group: GroupInTree, path: Sequence[Group], more: Mapping[str, Array]) -> Pieces:
     """Encode a group. An empty path: no `effective_models`."""
+    record = group.record
     bounds = bounds_of_each(path) if path else ()
     lists = {
         "models": Array([(orjson.dumps(models_entry_to_wire(entry)),) for entry in record.group.models]),
         "effective_models": Array(map(_effective, bounds)),
     }
-    return encode_object({**shown_group(record), **lists, **more})
+    effective = {"effective_spend_limits": shown_effective(group.spend_plan)}
+    return encode_object({**shown_group(record), **effective, **lists, **more})
 
 
 def _metadata(record: GroupRecord) -> GroupMetadataV1:

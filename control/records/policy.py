@@ -6,6 +6,7 @@ from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.limits.groups import Enforcement, Group
 from policy.prices import Price
+from policy.spend.limits import SpendLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class GroupRecord:
     managed_by: str | None = None
     managed_at_ms: int | None = None
     alert_percents: tuple[int, ...] = ()
+    spend_limits: tuple[SpendLimit, ...] = ()
 
     @property
     def counting_owner(self) -> str:

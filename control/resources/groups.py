@@ -32,7 +32,8 @@ from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
 from control.resources.limit_starts import LimitsToStart, start_limits
-from control.resources.policy_feed import check_known_to_proxies
+from control.resources.policy_feed import check_known_to_proxies, check_spend_known_to_proxies
+from control.resources.spend.tree_limits import check_spend_in_tree, checked_spend_limits
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.limits.alerts import IllegalPercentsError, check_percents
 from policy.limits.counter_layout import bucket_key
@@ -50,6 +51,8 @@ from policy.limits.groups import (
 )
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
 from policy.limits.starts import UsageLimitKey, changed_usage_limits
+from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.limits import SpendLimit
 
 MOST_FORGOTTEN = 10_000
 """Buckets of a deleted tree that are removed from Redis at once; the others expire with their hashes, in days."""
@@ -67,11 +70,12 @@ class NewGroup:
     parent_id: str | None
     owner: OwnerChange | None = None
     alert_percents: tuple[int, ...] = ()
+    spend_limits: tuple[SpendLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChange:
-    """The change that a PATCH makes. `models`, `owner`, `alert_percents` None: unchanged.
+    """The change that a PATCH makes. `models`, `owner`, `alert_percents`, `spend_limits` None: unchanged.
 
     `name` counts only when `renames`.
     """
@@ -81,33 +85,50 @@ class GroupChange:
     name: str | None = None
     owner: OwnerChange | None = None
     alert_percents: tuple[int, ...] | None = None
+    spend_limits: tuple[SpendLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupInTree:
-    """A group and its path up the tree, itself first: what `effective_models` is computed from."""
+    """A group and its ancestors, parent first: what all that is effective in it is computed from."""
 
     record: GroupRecord
-    path: tuple[Group, ...]
+    ancestors: tuple[GroupRecord, ...]
+
+    @property
+    def path(self) -> tuple[Group, ...]:
+        """Itself, its parent, and so on to the root."""
+        return (self.record.group, *(ancestor.group for ancestor in self.ancestors))
+
+    @property
+    def spend_plan(self) -> SpendPlan | None:
+        """The spend limits that bind its calls; None if there are none."""
+        path = (self.record, *self.ancestors)
+        limits = [record.spend_limits for record in path]
+        return spend_plan([record.group.id for record in path], self.record.group.enforcement, limits)
 
 
 async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:
     async def work(tx: WriteTx) -> GroupInTree:
         percents = _checked_percents(new.alert_percents)
+        spend_limits = checked_spend_limits(new.spend_limits)
         prefixes = await owned_prefixes(tx.conn, workspace_id)
         await beside(workspace_id, len(new.models), partial(_check_models, new.models, prefixes))
         await check_known_to_proxies(tx, new.models)
+        await check_spend_known_to_proxies(tx, spend_limits)
         parent = await _locked_parent(tx, workspace_id, new.parent_id)
-        ancestors = [parent.group, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
+        ancestors = [parent, *await group_rows.ancestors_of(tx.conn, parent)] if parent else []
         entries = len(new.models) * len(ancestors)
-        group = await beside(workspace_id, entries, partial(_new_group, workspace_id, new, ancestors))
+        above = [ancestor.group for ancestor in ancestors]
+        group = await beside(workspace_id, entries, partial(_new_group, workspace_id, new, above))
         path = f"{parent.path if parent else ''}{group.id}/"
-        unowned = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms, alert_percents=percents)
+        unowned = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms, None, None, percents, spend_limits)
         record = with_owner(unowned, new.owner)
+        await check_spend_in_tree(tx, None, record, ancestors)
         await group_rows.insert_group(tx, record)
         _, side = await _sides(None, record)
         tx.audit(workspace_id, Change("group.create", path_of(record), None, side))
-        return GroupInTree(record, (group, *ancestors))
+        return GroupInTree(record, tuple(ancestors))
 
     try:
         return await store.transact(work)
@@ -125,27 +146,20 @@ async def change_group(
             prefixes = await owned_prefixes(tx.conn, workspace_id)
             await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
             await check_known_to_proxies(tx, change.models)
+        await check_spend_known_to_proxies(tx, change.spend_limits or ())
         old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         ancestors = await group_rows.ancestors_of(tx.conn, old)
-        group = old.group if change.models is None else replace(old.group, models=change.models)
-        name = change.name if change.renames else old.name
-        percents = old.alert_percents if change.alert_percents is None else _checked_percents(change.alert_percents)
-        changed = replace(
-            old,
-            group=group,
-            name=name,
-            updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1),
-            alert_percents=percents,
-        )
-        record = with_owner(changed, change.owner)
-        if change.models is not None and group.enforcement is Enforcement.CASCADING:
-            await _check_cascade(tx, old, record, ancestors)
+        record = _changed(old, change, tx.now_ms)
+        if change.models is not None and record.group.enforcement is Enforcement.CASCADING:
+            await _check_cascade(tx, old, record, [ancestor.group for ancestor in ancestors])
+        if change.spend_limits is not None:
+            await check_spend_in_tree(tx, old, record, ancestors)
         limits = await _changed_usage_limits(old, record)
         if usage is not None and limits - raised_limits:  # or another change removed some meanwhile
             return LimitsToStart(record, limits)
         await group_rows.update_group(tx, record)
         tx.audit(workspace_id, Change("group.update", path_of(record), *await _sides(old, record)))
-        return GroupInTree(record, (group, *ancestors))
+        return GroupInTree(record, tuple(ancestors))
 
     raised_limits: frozenset[UsageLimitKey] = frozenset()
     while isinstance(saved := await store.transact(work), LimitsToStart):
@@ -153,6 +167,20 @@ async def change_group(
         await start_limits(store, usage, saved)
         raised_limits |= saved.limits
     return saved
+
+
+def _changed(old: GroupRecord, change: GroupChange, now_ms: int) -> GroupRecord:
+    """The group after the change. Raises `InvalidFieldError` for percents or spend limits that break a rule."""
+    percents, spend_limits = change.alert_percents, change.spend_limits
+    changed = replace(
+        old,
+        group=old.group if change.models is None else replace(old.group, models=change.models),
+        name=change.name if change.renames else old.name,
+        updated_at_ms=max(now_ms, old.updated_at_ms + 1),
+        alert_percents=old.alert_percents if percents is None else _checked_percents(percents),
+        spend_limits=old.spend_limits if spend_limits is None else checked_spend_limits(spend_limits),
+    )
+    return with_owner(changed, change.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +235,7 @@ async def _changed_usage_limits(old: GroupRecord, new: GroupRecord) -> frozenset
 async def read_group(store: Store, workspace_id: str, group_id: str) -> GroupInTree:
     async with store.read() as conn:
         record = _existing(await group_rows.find_group(conn, workspace_id, group_id))
-        return GroupInTree(record, (record.group, *await group_rows.ancestors_of(conn, record)))
+        return GroupInTree(record, tuple(await group_rows.ancestors_of(conn, record)))
 
 
 async def read_groups(
@@ -216,8 +244,8 @@ async def read_groups(
     """Return at most `limit` groups, oldest first, behind the id `after`; all their ancestors are read at once."""
     async with store.read() as conn:
         records = await group_rows.list_groups(conn, workspace_id, selection, after, limit)
-        ancestors = await group_rows.load_groups(conn, (id for record in records for id in record.ancestor_ids))
-    return [GroupInTree(r, (r.group, *(ancestors[id] for id in r.ancestor_ids))) for r in records]
+        ancestors = await group_rows.load_records(conn, (id for record in records for id in record.ancestor_ids))
+    return [GroupInTree(record, tuple([ancestors[id] for id in record.ancestor_ids])) for record in records]
 
 
 async def _sides(before: GroupRecord | None, after: GroupRecord | None) -> tuple[Shown | None, Shown | None]:

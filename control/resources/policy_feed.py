@@ -22,6 +22,7 @@ from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
+from policy.spend.limits import SPEND_LEVEL, SpendLimit
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
@@ -153,21 +154,26 @@ def _rows(published: Sequence[PublishedRow]) -> tuple[Row, ...]:
 
 
 class OlderProxies:
-    """Notes when proxies ask for policy that know fewer kinds of limits than this version, at most once a minute."""
+    """Notes when proxies ask for policy that know fewer limits than this version, at most once a minute."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._noted_ms: dict[int, int] = {}
+        self._noted_ms: dict[tuple[int, int], int] = {}
 
-    async def note(self, limit_kinds: int) -> None:
-        """Note that a proxy asks which knows `limit_kinds` kinds of limits."""
+    async def note(self, limit_kinds: int, spend_level: int) -> None:
+        """Note that a proxy asks which knows so many kinds of limits, and so much of spend limits (`SPEND_LEVEL`)."""
         at_ms = now_ms()
-        if limit_kinds >= len(KINDS) or at_ms < self._noted_ms.get(limit_kinds, 0) + NOTED_AGAIN_MS:
+        knows_all = limit_kinds >= len(KINDS) and spend_level >= SPEND_LEVEL
+        known = (limit_kinds, spend_level)
+        if knows_all or at_ms < self._noted_ms.get(known, 0) + NOTED_AGAIN_MS:
             return
-        self._noted_ms[limit_kinds] = at_ms
+        self._noted_ms[known] = at_ms
 
         async def work(tx: WriteTx) -> None:
-            await published_rows.note_older_proxy(tx, limit_kinds)
+            if limit_kinds < len(KINDS):
+                await published_rows.note_older_proxy(tx, limit_kinds)
+            if spend_level < SPEND_LEVEL:
+                await published_rows.note_older_spend_proxy(tx, spend_level)
 
         with suppress(DatabaseUnavailableError):  # a database that cannot be written stores no limit either
             await self._store.transact(work)
@@ -180,7 +186,16 @@ async def check_known_to_proxies(tx: WriteTx, models: Sequence[SlugLimits]) -> N
         return
     fewest = await published_rows.fewest_known_kinds(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
     if fewest is not None and fewest < _number(newest):
-        raise OlderProxiesError(f"{newest.type} per {newest.unit}")
+        raise OlderProxiesError(f"limits of {newest.type} per {newest.unit}")
+
+
+async def check_spend_known_to_proxies(tx: WriteTx, limits: Sequence[SpendLimit]) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day does not know such spend limits."""
+    if not limits:
+        return
+    lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
+    if lowest is not None and lowest < SPEND_LEVEL:
+        raise OlderProxiesError("spend limits")
 
 
 def _number(limit: Limit) -> int:

@@ -17,6 +17,8 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
+SPEND_LEVEL = 1
+"""What this version knows of spend limits: 1 is SOFT. A proxy tells control its level when it asks for policy."""
 
 
 class SpendEnforcement(StrEnum):

@@ -10,13 +10,14 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, literal, selec
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import api_keys, deleted_groups, groups
+from control.edges.sql.tables import HAS_SPEND_LIMITS, api_keys, deleted_groups, groups
 from control.long_work import CHARS_PER_ITEM, beside
 from control.records.policy import GroupFilter, GroupRecord
 from policy.exact_json import array_items
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
+from policy.spend.limits import SpendLimit, spend_limit_to_wire, spend_limits_from_wire
 
 _CHARS_AT_ONCE = 32_768
 """The characters of JSON that are decoded at once: a millisecond."""
@@ -49,12 +50,8 @@ async def list_groups(
     return await _records((await conn.execute(query)).all())
 
 
-async def load_groups(conn: Connection, ids: Iterable[str]) -> dict[str, Group]:
-    """The groups with these ids: at most a page and its ancestors."""
-    return {id: record.group for id, record in (await load_records(conn, ids)).items()}
-
-
 async def load_records(conn: Connection, ids: Iterable[str]) -> dict[str, GroupRecord]:
+    """The groups with these ids: at most a page and its ancestors."""
     query = select(groups).where(one_of(groups.c.id, ids))
     return {record.group.id: record for record in await _records((await conn.execute(query)).all())}
 
@@ -88,10 +85,10 @@ async def lock_tree(tx: WriteTx, workspace_id: str, group_id: str) -> GroupRecor
     return await find_group(tx.conn, workspace_id, group_id)
 
 
-async def ancestors_of(conn: Connection, record: GroupRecord) -> list[Group]:
+async def ancestors_of(conn: Connection, record: GroupRecord) -> list[GroupRecord]:
     """Return the ancestors, parent first, root last."""
-    groups_by_id = await load_groups(conn, record.ancestor_ids)
-    return [groups_by_id[id] for id in record.ancestor_ids]
+    records_by_id = await load_records(conn, record.ancestor_ids)
+    return [records_by_id[id] for id in record.ancestor_ids]
 
 
 async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Group]]:
@@ -104,6 +101,29 @@ async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[S
     """The JSON text of `models` of each group below, in batches: a tree may have 100 000 groups."""
     async for rows in _rows_below(conn, record):
         yield [row.models for row in rows]
+
+
+async def spend_limits_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[str]]:
+    """The JSON text of `spend_limits` of each group below that has some, in batches."""
+    after = record.path
+    inside = (groups.c.root_id == record.root_id, HAS_SPEND_LIMITS, _below(record.path)[1])
+    query = select(groups.c.path, groups.c.spend_limits).where(*inside).order_by(groups.c.path)
+    while rows := (await conn.execute(query.where(groups.c.path > after).limit(_LARGEST_BATCH))).all():
+        yield [row.spend_limits for row in rows]
+        after = rows[-1].path
+
+
+async def spend_limits_beside(conn: Connection, record: GroupRecord) -> tuple[str, tuple[SpendLimit, ...]] | None:
+    """Another group of the tree that has spend limits, by its id, and those; None if no other one has any."""
+    others = (groups.c.root_id == record.root_id, HAS_SPEND_LIMITS, groups.c.path != record.path)
+    query = select(groups.c.id, groups.c.spend_limits).where(*others).order_by(groups.c.path).limit(1)
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else (row.id, spend_limits_of(row.spend_limits))
+
+
+def spend_limits_of(text: str) -> tuple[SpendLimit, ...]:
+    """The spend limits that the column holds as JSON text."""
+    return spend_limits_from_wire(orjson.loads(text))
 
 
 async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Any]]:
@@ -135,15 +155,15 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
         **_changing_columns(record, models),
     }
     await tx.conn.execute(insert(groups).values(**values))
-    _publish(tx, group, models)
+    _publish(tx, record, models)
 
 
 async def update_group(tx: WriteTx, record: GroupRecord) -> None:
-    """Write the name, models, percents and owner of a group whose tree is locked."""
+    """Write the name, models, percents, spend limits and owner of a group whose tree is locked."""
     models = await _models_text(record.group)
     values = _changing_columns(record, models)
     await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
-    _publish(tx, record.group, models)
+    _publish(tx, record, models)
 
 
 def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
@@ -154,6 +174,7 @@ def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
         "managed_by": record.managed_by,
         "managed_at_ms": record.managed_at_ms,
         "alert_percents": orjson.dumps(record.alert_percents).decode(),
+        "spend_limits": orjson.dumps(_spend_wire(record)).decode(),
     }
 
 
@@ -206,10 +227,16 @@ def _encoded(models: Sequence[SlugLimits]) -> str:
     return orjson.dumps([models_entry_to_wire(entry) for entry in models]).decode()
 
 
-def _publish(tx: WriteTx, group: Group, models: str) -> None:
+def _publish(tx: WriteTx, record: GroupRecord, models: str) -> None:
     """`models`: JSON text, encoded once for both tables."""
-    wire = group_to_wire(replace(group, models=())) | {"models": orjson.Fragment(models)}
-    tx.publish_text(RowKind.GROUP, group.id, orjson.dumps(wire).decode())
+    wire = group_to_wire(replace(record.group, models=())) | {"models": orjson.Fragment(models)}
+    if record.spend_limits:  # an older proxy refuses calls of a group with a member that it does not know
+        wire["spend_limits"] = _spend_wire(record)
+    tx.publish_text(RowKind.GROUP, record.group.id, orjson.dumps(wire).decode())
+
+
+def _spend_wire(record: GroupRecord) -> list[dict[str, Any]]:
+    return [spend_limit_to_wire(limit) for limit in record.spend_limits]
 
 
 def models_entries(text: str) -> Iterable[Any]:
@@ -233,4 +260,5 @@ def _record(row: Any) -> GroupRecord:
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
     times = (row.created_at_ms, row.updated_at_ms)
     percents = tuple(orjson.loads(row.alert_percents))
-    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms, percents)
+    spend_limits = spend_limits_of(row.spend_limits)
+    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms, percents, spend_limits)

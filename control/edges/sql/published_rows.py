@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import delete, func, or_, select, text, true, tuple_, update
 
+from control.edges.sql.spend.tables import older_spend_proxies
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import older_proxies, published, revision, revision_nonces
 
@@ -89,6 +90,25 @@ _NOTE = text(
     "INSERT INTO older_proxies (limit_kinds, asked_at_ms) VALUES (:limit_kinds, :now_ms)"
     " ON CONFLICT (limit_kinds) DO UPDATE SET asked_at_ms = excluded.asked_at_ms"
 )
+
+
+async def note_older_spend_proxy(tx: WriteTx, spend_level: int) -> None:
+    """Remember that a proxy asked for policy that knows less of spend limits than this version: `spend_level`."""
+    await tx.conn.execute(_NOTE_SPEND, {"spend_level": spend_level, "now_ms": tx.now_ms})
+
+
+_NOTE_SPEND = text(
+    "INSERT INTO older_spend_proxies (spend_level, asked_at_ms) VALUES (:spend_level, :now_ms)"
+    " ON CONFLICT (spend_level) DO UPDATE SET asked_at_ms = excluded.asked_at_ms"
+)
+
+
+async def lowest_spend_level(conn: Connection, since_ms: int) -> int | None:
+    """What the oldest proxy that has asked since then knows of spend limits; None if no older one has."""
+    levels = older_spend_proxies.c
+    query = select(func.min(levels.spend_level)).where(levels.asked_at_ms >= since_ms)
+    lowest: int | None = (await conn.execute(query)).scalar()
+    return lowest
 
 
 async def fewest_known_kinds(conn: Connection, since_ms: int) -> int | None:

@@ -106,12 +106,22 @@ groups = Table(
     Column("managed_by", Text, nullable=True),  # the policy file that owns it
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Column("alert_percents", Text, nullable=False, server_default="[]"),
+    Column("spend_limits", Text, nullable=False, server_default="[]"),
     Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
 )
 HAS_PERCENTS = groups.c.alert_percents != literal_column("'[]'")
 """A literal, not a parameter: otherwise the planner does not use the partial index."""
 Index("ix_groups_alert_percents", groups.c.path, sqlite_where=HAS_PERCENTS, postgresql_where=HAS_PERCENTS)
+HAS_SPEND_LIMITS = groups.c.spend_limits != literal_column("'[]'")
+"""A literal, as in `HAS_PERCENTS`."""
+Index(
+    "ix_groups_spend_limits",
+    groups.c.root_id,
+    groups.c.path,
+    sqlite_where=HAS_SPEND_LIMITS,
+    postgresql_where=HAS_SPEND_LIMITS,
+)
 
 deleted_groups = Table(  # by which sums and events of a subtree are found, as long as there may be any
     "deleted_groups",

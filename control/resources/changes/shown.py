@@ -11,6 +11,7 @@ from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.long_lists import shown_lists
 from control.resources.changes.ownership import R, has_drifted
 from policy.snapshot import models_entry_to_wire, target_to_wire
+from policy.spend.limits import spend_limit_to_wire
 
 
 def shown_owner(record: R) -> dict[str, Any]:
@@ -27,13 +28,14 @@ def shown_endpoint(record: EndpointRecord) -> dict[str, Any]:
 
 
 def shown_group(record: GroupRecord) -> dict[str, Any]:
-    """The group without its lists: `models` and `effective_models`."""
+    """The group without its long lists, `models` and `effective_models`, and what it inherits."""
     group = record.group
     return {
         "id": group.id,
         "metadata": {"external_entity_id": group.external_entity_id, "name": record.name},
         "hierarchy": {"limit_enforcement": group.enforcement.value, "parent_group_id": group.parent_id},
         "alert_percents": list(record.alert_percents),
+        "spend_limits": [spend_limit_to_wire(limit) for limit in record.spend_limits],
         **_times(record),
         **shown_owner(record),
     }

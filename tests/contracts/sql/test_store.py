@@ -14,6 +14,7 @@ from control.edges.sql import model_rows, tables, workspace_rows
 from control.edges.sql.billing import tables as billing_tables
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.migrations.migrate import migrate, migrate_down
+from control.edges.sql.spend import tables as spend_tables
 from control.edges.sql.store import Store, WriteTx, current_revision
 from control.edges.sql.traffic import tables as traffic_tables
 from control.edges.sql.training import tables as training_tables
@@ -178,7 +179,12 @@ async def test_tables_modules_match_the_migrated_schema(store: Store) -> None:
         context = MigrationContext.configure(connection, opts=options)
         return compare_metadata(context, tables.metadata)
 
-    modules = (training_tables.training_jobs, traffic_tables.traffic, billing_tables.hourly_sums)
+    modules = (
+        training_tables.training_jobs,
+        traffic_tables.traffic,
+        billing_tables.hourly_sums,
+        spend_tables.spend_progress,
+    )
     assert all(table.metadata is tables.metadata for table in modules)
     async with store.engine.connect() as conn:
         assert await conn.run_sync(differences) == []

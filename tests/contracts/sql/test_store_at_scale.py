@@ -178,7 +178,7 @@ LOOKS: dict[str, Look] = {
         c, WORKSPACE, GroupFilter("entity7777"), None, LIMIT
     ),
     "groups of a tree": lambda c, f: group_rows.list_groups(c, WORKSPACE, GroupFilter(None, f.root), None, LIMIT),
-    "ancestors": lambda c, f: group_rows.load_groups(c, [f"grp_{n:06}" for n in range(100)]),
+    "ancestors": lambda c, f: group_rows.load_records(c, [f"grp_{n:06}" for n in range(100)]),
     "descendants": _subtree,
     "endpoints": lambda c, f: endpoint_rows.list_endpoints(c, WORKSPACE, "ep5", LIMIT),
     "an endpoint": lambda c, f: endpoint_rows.find_endpoint(c, WORKSPACE, "ep5"),

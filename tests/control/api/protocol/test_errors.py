@@ -14,6 +14,7 @@ from control.errors import (
     InvalidFieldError,
     MissingSecretsError,
     OlderProxiesError,
+    OtherCurrencyError,
     RateLimitedError,
     SumsWithoutEventsError,
     TooManyBoundsError,
@@ -46,7 +47,9 @@ def example_of(kind: type[DomainError]) -> DomainError:
     if issubclass(kind, MissingSecretsError):
         return kind(["one"])
     if issubclass(kind, OlderProxiesError):
-        return kind("OUTPUT_TOKEN")
+        return kind("limits of OUTPUT_TOKEN")
+    if issubclass(kind, OtherCurrencyError):
+        return kind("grp_1", "EUR")
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
     if issubclass(kind, SumsWithoutEventsError):

@@ -69,7 +69,7 @@ async def page_by_key(store: Store, count: int) -> None:
 
 async def groups(store: Store, count: int) -> None:
     async with store.read() as conn:
-        await group_rows.load_groups(conn, [f"grp_{n}" for n in range(count)])
+        await group_rows.load_records(conn, [f"grp_{n}" for n in range(count)])
 
 
 async def events_to_tell(store: Store, count: int) -> None:

@@ -1,0 +1,138 @@
+"""Spend limits of groups in the API, and `GET /v1/gateway/groups/{id}/spend`. Amounts are decimal text.
+
+See docs/reference/management-api.md#spend-limits and docs/reference/management-api.md#group-spend.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from control.api.billing.prices import AmountText, CurrencyText
+from control.api.limit_schemas import UsageUnitName
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import RequestV1, ResponseV1, TimeText
+from control.records.times import time_text
+from control.resources.groups import read_group
+from control.resources.spend.group_spend import BoundSpend, read_spend
+from policy.prices import amount_text
+from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.limits import (
+    MAX_SPEND_LIMITS,
+    SpendEnforcement,
+    SpendLimit,
+    spend_limit_to_wire,
+    spend_limits_from_wire,
+)
+
+_SOFT = SpendEnforcement.SOFT.value
+
+
+def _check_enforcement(text: str) -> str:
+    if text != _SOFT:
+        raise ValueError(f"must be {_SOFT}: this version has no other enforcement of spend limits")
+    return text
+
+
+_ENFORCEMENT: dict[str, Any] = {"enum": [_SOFT]}
+EnforcementName = Annotated[str, AfterValidator(_check_enforcement), Field(json_schema_extra=_ENFORCEMENT)]
+_Unit = Annotated[UsageUnitName, Field(description="The window, by the UTC calendar.")]
+
+
+class SpendLimitRequestV1(RequestV1):
+    """A limit of at most `amount` in each window of its unit, over all slugs of the group together."""
+
+    unit: _Unit
+    amount: AmountText = Field(description="Decimal text; 0 refuses all calls.", examples=["250.00"])
+    currency: CurrencyText = Field(description="That of all spend limits of the group's tree.")
+    enforcement: EnforcementName | None = Field(
+        None, description="SOFT, the default: calls are admitted while what is spent and reserved is below the amount."
+    )
+
+
+SpendLimitsRequest = Annotated[
+    list[SpendLimitRequestV1],
+    Field(
+        max_length=MAX_SPEND_LIMITS,
+        examples=[[{"unit": "MONTH", "amount": "250.00", "currency": "EUR"}]],
+        description="At most one per unit. A list replaces the one before; an empty one removes all.",
+    ),
+]
+
+
+class SpendLimitV1(ResponseV1):
+    """A spend limit of a group."""
+
+    unit: UsageUnitName
+    amount: str = Field(examples=["250.00"])
+    currency: str = Field(examples=["EUR"])
+    enforcement: EnforcementName
+
+
+class EffectiveSpendLimitV1(SpendLimitV1):
+    """A spend limit that binds the group. `source_group`: the group that sets it, this one or an ancestor."""
+
+    source_group: str
+
+
+class GroupSpendEntryV1(EffectiveSpendLimitV1):
+    """A spend limit that binds the group, and what is spent of it.
+
+    `spent`: the exact cost of the window's calls that are counted. `reserved`: of calls in flight, or not counted yet.
+    `remaining`: of the amount; negative if more is spent and reserved. `reset_at`: the end of the window.
+    """
+
+    spent: str = Field(examples=["12.3456"])
+    reserved: str = Field(examples=["0.02"])
+    remaining: str = Field(examples=["237.6344"])
+    reset_at: TimeText
+
+
+class GroupSpendResponseV1(ResponseV1):
+    """The spend limits that bind a group, from the group to its root, DAY before MONTH."""
+
+    items: list[GroupSpendEntryV1]
+
+
+def spend_limits_of(limits: Sequence[SpendLimitRequestV1]) -> tuple[SpendLimit, ...]:
+    """The spend limits of a request."""
+    return spend_limits_from_wire(
+        [{**limit.model_dump(), "enforcement": limit.enforcement or _SOFT} for limit in limits]
+    )
+
+
+def shown_effective(plan: SpendPlan | None) -> list[Mapping[str, Any]]:
+    """The members of each `EffectiveSpendLimitV1`, in the order in which the limits are tried."""
+    return [] if plan is None else [_shown_bound(bound) for bound in plan.bounds]
+
+
+def _shown_bound(bound: SpendBound) -> dict[str, Any]:
+    return {**spend_limit_to_wire(bound.limit), "source_group": bound.source_group}
+
+
+async def _get_spend(request: ApiRequest) -> GroupSpendResponseV1:
+    parts = request.dependencies
+    group = await read_group(parts.store, request.workspace_id, request.path["group_id"])
+    return GroupSpendResponseV1(items=[_entry(each) for each in await read_spend(parts.spend, group.spend_plan)])
+
+
+def _entry(each: BoundSpend) -> GroupSpendEntryV1:
+    return GroupSpendEntryV1(
+        **_shown_bound(each.bound),
+        spent=amount_text(each.use.spent),
+        reserved=amount_text(each.use.reserved),
+        remaining=amount_text(each.remaining),
+        reset_at=time_text(each.resets_at_ms),
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "GET",
+        "/v1/gateway/groups/{group_id}/spend",
+        _get_spend,
+        "Get what is spent of a group's spend limits",
+        GroupSpendResponseV1,
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,18 @@
+"""What is spent of spend limits. Values only."""
+
+from decimal import Decimal
+from typing import NamedTuple
+
+
+class SpendUse(NamedTuple):
+    """What a group has spent in a window, exactly, and what its calls in flight reserve."""
+
+    spent: Decimal
+    reserved: Decimal
+
+
+class SpendReading(NamedTuple):
+    """The figures of several spend limits at one moment. `at_ms`: the time (epoch ms) whose windows they are of."""
+
+    at_ms: int
+    uses: tuple[SpendUse, ...]

@@ -1,0 +1,1 @@
+"""Spend limits of groups: the rules across a tree, and what is spent."""
