@@ -156,7 +156,7 @@ def spend_tree(root: list[Item], kid: list[Item], enforcement: str = "CASCADING"
 
 
 def steps_between(before: str, after: str) -> list[str]:
-    """What is done, after it was checked that each step is legal and that nothing is left to do."""
+    """Return what is done, after it was checked that each step is legal and that nothing is left to do."""
 
     async def run() -> list[str]:
         api = await applied(before)
