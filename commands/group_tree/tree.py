@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commands.editing.limits import limits_of
+from commands.editing.spend_limits import spend_limit_text
 from commands.output import cell_text
 from policy.limits.kinds import Unit
 
@@ -42,7 +43,7 @@ def has_usage_limit(group: Group) -> bool:
 
 
 def tree_text(roots: Sequence[GroupNode]) -> str:
-    """A line per group, below it its calls and costs, a line per slug, and one per usage limit with a bar."""
+    """A line per group, below it its calls and costs, its spend limits, its slugs, and usage limits with a bar each."""
     return "\n".join(line for root in roots for line in _lines(root, "", ""))
 
 
@@ -65,6 +66,8 @@ def _lines(node: GroupNode, first: str, rest: str) -> Iterator[str]:
     inner = rest + ("│ " if node.children else "  ")
     if "today" in group:
         yield f"{inner}  {_today(group['today'], is_alone=not node.children)}"
+    if spend_limits := group.get("spend_limits"):
+        yield f"{inner}  spend  {', '.join(map(spend_limit_text, spend_limits))}"
     for line in _model_lines(group):
         yield f"{inner}  {line}"
     for place, child in enumerate(node.children):

@@ -1,16 +1,23 @@
-"""The order in which limits of CASCADING trees may change, so that every step keeps control's rules. Pure.
+"""The order in which limits of a tree may change, so that every step keeps control's rules. Pure.
 
-First each group is tightened, from the leaves up; then each gets its final limits, from the root down.
+In a CASCADING tree first each group is tightened, from the leaves up; then each gets its final limits, from the root
+down.
 See docs/reference/policy-files.md#the-order-of-changes and docs/decisions/0039-policy-files.md.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import Group
 from policy.limits.groups import Enforcement, ThresholdKey, thresholds
+from policy.limits.kinds import USAGE_UNITS
 from policy.limits.limit import Limit, SlugLimits
+from policy.prices import amount_text
+from policy.spend.limits import SpendLimit, TreeCurrencyError, check_currency
+
+SpendLimits = tuple[SpendLimit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +87,67 @@ def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
                     over = f"{threshold} exceeds {ceiling} of {above.external_entity_id}"
                     faults.append(f"group {key}: {slug} {type} per {unit} {over}")
     return faults
+
+
+def intermediate_spend(old: Mapping[str, Group], new: Mapping[str, Group]) -> dict[str, SpendLimits]:
+    """The spend limits of each group of `old` between the two phases. Parents come before children in `old`.
+
+    In a CASCADING tree each has the least amount, old and new, of the group and all its ancestors. A tree has one
+    currency, so where that changes there are none between the phases. A group that is alone needs no phases.
+    """
+    parents = {group.parent for group in old.values()}
+    currencies = defaultdict[str, set[str]](set)
+    roots = {key: path_up(group, old)[-1].external_entity_id for key, group in old.items()}
+    for key, root in roots.items():
+        currencies[root] |= {limit.currency for limit in (*old[key].spend_limits, *new[key].spend_limits)}
+    least: dict[str, dict[str, SpendLimit]] = {}
+    between: dict[str, SpendLimits] = {}
+    for key, group in old.items():
+        own = group.spend_limits
+        is_alone = group.parent is None and key not in parents
+        least[key] = _least(own, new[key].spend_limits, least.get(group.parent or "", {}))
+        if is_alone:
+            between[key] = own
+        elif len(currencies[roots[key]]) > 1:
+            between[key] = ()
+        elif group.enforcement is Enforcement.CASCADING:
+            units = {limit.unit for limit in (*own, *new[key].spend_limits)}
+            between[key] = tuple([least[key][unit] for unit in USAGE_UNITS if unit in units])
+        else:
+            between[key] = own
+    return between
+
+
+def _least(old: SpendLimits, new: SpendLimits, above: Mapping[str, SpendLimit]) -> dict[str, SpendLimit]:
+    least = dict(above)
+    for limit in (*old, *new):
+        amount = least[limit.unit].amount if limit.unit in least else limit.amount
+        least[limit.unit] = replace(limit, amount=min(amount, limit.amount))
+    return least
+
+
+def illegal_spend(groups: Mapping[str, Group]) -> list[str]:
+    """Return the faults in these groups' spend limits: two currencies in a tree, an amount above an ancestor's."""
+    faults: list[str] = []
+    by_root = defaultdict[str, list[SpendLimit]](list)
+    for key, group in groups.items():
+        if group.spend_limits:
+            path = path_up(group, groups)
+            by_root[path[-1].external_entity_id] += group.spend_limits
+            if group.enforcement is Enforcement.CASCADING:
+                faults += [f"group {key}: {fault}" for above in path[1:] for fault in _above(group, above)]
+    for root, limits in by_root.items():
+        try:
+            check_currency(limits)
+        except TreeCurrencyError as error:
+            faults.append(f"group {root}: {error}")
+    return faults
+
+
+def _above(group: Group, above: Group) -> Iterator[str]:
+    ceilings = {limit.unit: limit for limit in above.spend_limits}
+    for limit in group.spend_limits:
+        ceiling = ceilings.get(limit.unit, limit)
+        if limit.amount > ceiling.amount:
+            over = f"{amount_text(limit.amount)} exceeds {amount_text(ceiling.amount)} of {above.external_entity_id}"
+            yield f"spend per {limit.unit} {over}"

@@ -16,8 +16,16 @@ from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, Slu
 from commands.policy_file.yaml_text import Parsed, Place, parse_yaml
 from policy.billing import EVENT_TYPE
 from policy.limits.groups import MAX_DEPTH, Enforcement
+from policy.limits.kinds import USAGE_UNITS
 from policy.limits.limit import IllegalLimitsError, Limit, SlugLimits, check_slug_limits, limit_of
 from policy.price_wire import price_from_wire
+from policy.spend.limits import (
+    IllegalSpendLimitsError,
+    SpendEnforcement,
+    SpendLimit,
+    check_spend_limits,
+    spend_limits_from_wire,
+)
 
 _Placed = tuple[Place, Group]
 
@@ -80,6 +88,7 @@ def _groups(items: list[dict[str, Any]], place: Place, above: str | None) -> Ite
             item.get("parent") if above is None else above,
             tuple(slug_limits(entry) for entry in item.get("models", [])),
             tuple(sorted(item.get("alert_percents", ()))),
+            spend_limits(item.get("spend_limits", ())),
         )
         yield (*place, index), group
         yield from _groups(item.get("groups", []), (*place, index, "groups"), group.external_entity_id)
@@ -89,6 +98,13 @@ def slug_limits(entry: dict[str, Any]) -> SlugLimits:
     """An entry of `models`, as files and the API write it."""
     rates, usages = (tuple(map(_limit, entry.get(name, ()))) for name in ("rate_limits", "usage_limits"))
     return SlugLimits(entry["slug"], rates, usages)
+
+
+def spend_limits(items: Sequence[dict[str, Any]]) -> tuple[SpendLimit, ...]:
+    """The spend limits of a group, as files and the API write them, DAY before MONTH."""
+    soft = {"enforcement": SpendEnforcement.SOFT.value}
+    limits = spend_limits_from_wire([{**soft, **item, "amount": str(item["amount"])} for item in items])
+    return tuple(sorted(limits, key=lambda limit: USAGE_UNITS.index(limit.unit)))
 
 
 def _limit(item: dict[str, Any]) -> Limit:
@@ -150,6 +166,10 @@ def _group_problems(groups: list[_Placed]) -> Iterator[Problem]:
             yield Problem((*place, "external_entity_id"), f"{group.external_entity_id} is given twice")
         before[group.external_entity_id] = group
         yield from _model_problems(place, group)
+        try:
+            check_spend_limits(group.spend_limits)
+        except IllegalSpendLimitsError as error:
+            yield Problem((*place, "spend_limits"), str(error))
     for place, group in groups:
         if len(path_up(group, before)) > MAX_DEPTH:
             yield Problem(place, f"a group tree has at most {MAX_DEPTH} levels, and no group is below itself")

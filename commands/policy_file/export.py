@@ -13,6 +13,7 @@ from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.price_wire import price_from_wire, price_to_wire
 from policy.prices import Price
+from policy.spend.limits import SpendEnforcement, SpendLimit, spend_limit_to_wire
 
 DEFAULT_NAME = "policy"
 _NEEDED = ("slug", "valid_from", "currency", "input_per_million", "output_per_million")
@@ -109,7 +110,17 @@ def _group(group: Group) -> dict[str, Any]:
         item["limit_enforcement"] = group.enforcement.value
     if group.alert_percents:
         item["alert_percents"] = list(group.alert_percents)
+    if group.spend_limits:
+        item["spend_limits"] = list(map(_spend_limit, group.spend_limits))
     item["models"] = [{name: value for name, value in entry.items() if value} for entry in wire_models(group.models)]
+    return item
+
+
+def _spend_limit(limit: SpendLimit) -> dict[str, Any]:
+    """The limit without a mode that is the default."""
+    item = spend_limit_to_wire(limit)
+    if limit.enforcement is SpendEnforcement.SOFT:
+        del item["enforcement"]
     return item
 
 

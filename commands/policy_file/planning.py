@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from commands.policy_file.cascade import exceeding_limits
+from commands.policy_file.cascade import exceeding_limits, illegal_spend
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import (
     Endpoint,
@@ -262,14 +262,14 @@ class _Planner:
                 self.refusals.append(f"group {parent}: group {key} below it stays; it cannot be deleted without it")
 
     def check_cascade(self, existing: Mapping[str, OwnedResource[Group]]) -> None:
-        """Check that in CASCADING trees no limit exceeds an ancestor's when all is done."""
+        """Check limits across groups when all is done: in CASCADING trees none exceeds an ancestor's."""
         changed = {change.key: change for change in self.changes if change.kind is Kind.GROUP}
         final = {key: group.value for key, group in existing.items()}
         final |= {key: change.after for key, change in changed.items() if change.after is not None}
         for key, change in changed.items():
             if change.after is None:
                 final.pop(key, None)
-        self.refusals += exceeding_limits(final)
+        self.refusals += [*exceeding_limits(final), *illegal_spend(final)]
 
 
 def _has_same_receiver(present: OwnedResource[Webhook], webhook: Webhook) -> bool:
@@ -284,8 +284,8 @@ def _drifted(kind: Kind, key: str) -> str:
     return f"{kind} {key}: something else changed it since it was applied; --overwrite-drift overwrites that"
 
 
-def _group_identity(group: Group) -> tuple[str | None, tuple[int, ...], frozenset[Any]]:
-    return group.name, group.alert_percents, entries(group.models)
+def _group_identity(group: Group) -> tuple[Any, ...]:
+    return group.name, group.alert_percents, group.spend_limits, entries(group.models)
 
 
 def entries(models: Sequence[SlugLimits]) -> frozenset[Any]:

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from commands.connection import Client
 from commands.lists import Told, all_items
-from commands.policy_file.document import numbered, slug_limits, slug_price
+from commands.policy_file.document import numbered, slug_limits, slug_price, spend_limits
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, SlugPrice, Webhook, Workspace
 from policy.billing import EVENT_TYPE
@@ -87,7 +87,8 @@ def _group(item: Mapping[str, Any], external: Mapping[str, str]) -> Group:
         Enforcement(hierarchy["limit_enforcement"]),
         None if parent is None else external.get(parent, parent),
         tuple(slug_limits(entry) for entry in item["models"]),
-        tuple(item.get("alert_percents", ())),  # control of the version before shows none
+        tuple(item.get("alert_percents", ())),  # control of older versions shows none
+        spend_limits(item.get("spend_limits", ())),
     )
 
 

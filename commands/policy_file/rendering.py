@@ -10,6 +10,7 @@ from commands.policy_file.steps import IdOf, Step
 from commands.policy_file.values import Endpoint, Group, SlugPrice, Webhook
 from policy.limits.limit import SlugLimits
 from policy.price_wire import price_to_wire
+from policy.prices import amount_text
 
 _SIGNS = {Action.CREATE: "+", Action.UPDATE: "~", Action.ADOPT: "=", Action.DELETE: "-"}
 
@@ -113,6 +114,8 @@ def _group_fields(group: Group) -> Iterator[tuple[str, Any]]:
     yield "parent", group.parent
     yield "limit_enforcement", None if group.enforcement is None else group.enforcement.value
     yield "alert_percents", ", ".join(map(str, group.alert_percents)) or None
+    for limit in group.spend_limits:
+        yield f"spend per {limit.unit}", f"{amount_text(limit.amount)} {limit.currency} {limit.enforcement}"
     for entry in group.models:
         yield from _entry_fields(entry)
 

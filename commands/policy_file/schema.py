@@ -11,6 +11,7 @@ from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
 from policy.price_wire import AMOUNT_MEMBERS, COUNT_MEMBERS, LONG_AMOUNTS, MAX_MODEL_TOKENS, MULTIPLIER_PATTERN
 from policy.prices import AMOUNT_PATTERN, CURRENCY_PATTERN, DATE_PATTERN
+from policy.spend.limits import MAX_SPEND_LIMITS, SpendEnforcement
 
 VERSION = 1
 _NO_NUL = r"^[^\u0000]*$"
@@ -90,6 +91,7 @@ def _group(**more: Schema) -> Schema:
             "uniqueItems": True,
             "description": "The percents of DAY and MONTH limits at which webhooks are told.",
         },
+        spend_limits=_list("spend_limit", "What its calls may cost, at most one per unit.", MAX_SPEND_LIMITS),
         **more,
     )
 
@@ -100,6 +102,7 @@ _AMOUNT: Schema = {
     "minimum": 0,
     "maximum": 10**12 - 1,
 }
+_CURRENCY = _text(3, "ISO 4217.", f"^{CURRENCY_PATTERN.pattern}$")
 _COUNT: Schema = {"type": "integer", "minimum": 1, "maximum": MAX_MODEL_TOKENS}
 
 
@@ -111,7 +114,7 @@ def _price() -> Schema:
         ("slug", "valid_from", "currency", "input_per_million", "output_per_million"),
         slug=_text(257, "{org_prefix}/{name}", _SLUG),
         valid_from=_text(10, "The UTC date from which it holds.", f"^{DATE_PATTERN.pattern}$"),
-        currency=_text(3, "ISO 4217.", f"^{CURRENCY_PATTERN.pattern}$"),
+        currency=_CURRENCY,
         **dict.fromkeys(AMOUNT_MEMBERS, _AMOUNT),
         **dict.fromkeys(COUNT_MEMBERS, _COUNT),
         long_context=_object(needed, above_input_tokens=_COUNT, **long_amounts),
@@ -155,6 +158,13 @@ SCHEMA: Schema = {
         ),
         "rate_limit": _limit(RATE_UNITS),
         "usage_limit": _limit(USAGE_UNITS),
+        "spend_limit": _object(
+            ("unit", "amount", "currency"),
+            unit={"enum": [unit.value for unit in USAGE_UNITS]},
+            amount=_AMOUNT,
+            currency=_CURRENCY,
+            enforcement={"enum": [mode.value for mode in SpendEnforcement], "description": "SOFT by default."},
+        ),
         "webhook": _object(
             ("url",),
             url=_text(2048, "Where the events are sent."),

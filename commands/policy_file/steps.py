@@ -4,11 +4,11 @@ See docs/reference/policy-files.md#the-order-of-changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
-from commands.policy_file.cascade import Transition, intermediate_models
+from commands.policy_file.cascade import Transition, intermediate_models, intermediate_spend
 from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, PRICES, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
@@ -18,6 +18,7 @@ from policy.limits.limit import SlugLimits
 from policy.price_wire import price_to_wire
 from policy.prices import date_text
 from policy.snapshot import models_entry_to_wire
+from policy.spend.limits import SpendLimit, spend_limit_to_wire
 
 MAX_WEBHOOKS = 20
 """The bound of a workspace, by control's rules: deletions come first if the new ones would be more meanwhile."""
@@ -141,11 +142,11 @@ def _groups(
 ) -> Iterator[Step]:
     """Tighten from the leaves up, then create and change from the root down."""
     deleted = {change.key for change in all_changes if change.after is None}
-    between = _intermediate(changes, {key: group for key, group in existing.items() if key not in deleted})
+    between = _between(changes, {key: group.value for key, group in existing.items() if key not in deleted})
     by_key = {change.key: change for change in changes}
     for key in reversed(tuple(existing)):
-        if key in by_key and key in between and entries(between[key]) != entries(existing[key].value.models):
-            yield _tightening(by_key[key], between[key], owner)
+        if key in by_key and (members := _limit_members(existing[key].value, between[key])):
+            yield _tightening(by_key[key], members, owner)
     # Changes come in the file's order, parents first among the file's groups; parents of others exist already.
     order = {key: number for number, key in enumerate(existing)}
     for change in sorted(changes, key=lambda change: (change.before is None, order.get(change.key, 0))):
@@ -154,18 +155,40 @@ def _groups(
             yield step
 
 
-def _intermediate(
-    changes: Sequence[Change], existing: Mapping[str, OwnedResource[Group]]
+def _between(changes: Sequence[Change], existing: Mapping[str, Group]) -> dict[str, Group]:
+    """Return the existing groups that change, as they are between the two phases."""
+    after = {change.key: change.after for change in changes if change.before is not None}
+    models = _intermediate_models(after, existing)
+    spend: Mapping[str, tuple[SpendLimit, ...]] = {}
+    if any(goal.spend_limits != existing[key].spend_limits for key, goal in after.items()):
+        spend = intermediate_spend(existing, {**existing, **after})
+    between: dict[str, Group] = {}
+    for key in after:
+        group = existing[key]
+        spend_limits = spend.get(key, group.spend_limits)
+        between[key] = replace(group, models=models.get(key, group.models), spend_limits=spend_limits)
+    return between
+
+
+def _limit_members(before: Group, after: Group) -> dict[str, Any]:
+    """Return what a PATCH says that changes the limits of one into those of the other."""
+    members: dict[str, Any] = {}
+    if entries(after.models) != entries(before.models):
+        members["models"] = wire_models(after.models)
+    if after.spend_limits != before.spend_limits:
+        members["spend_limits"] = list(map(spend_limit_to_wire, after.spend_limits))
+    return members
+
+
+def _intermediate_models(
+    after: Mapping[str, Group], existing: Mapping[str, Group]
 ) -> dict[str, tuple[SlugLimits, ...]]:
     """Return limits on the way, in CASCADING trees: elsewhere, and in a tree of one, no other group's rules matter."""
-    after = {change.key: change.after for change in changes if change.before is not None}
-    parents = {group.value.parent for group in existing.values()}
+    parents = {group.parent for group in existing.values()}
     transitions = {
-        key: Transition(
-            key, group.value.parent, group.value.models, after[key].models if key in after else group.value.models
-        )
+        key: Transition(key, group.parent, group.models, after[key].models if key in after else group.models)
         for key, group in existing.items()
-        if group.value.enforcement is Enforcement.CASCADING and (group.value.parent is not None or key in parents)
+        if group.enforcement is Enforcement.CASCADING and (group.parent is not None or key in parents)
     }
     changed = {key for key in after if key in transitions and after[key].models != transitions[key].old}
     if not changed:
@@ -173,16 +196,16 @@ def _intermediate(
     return {key: models for key, models in intermediate_models(transitions).items() if key in after}
 
 
-def _tightening(change: Change, models: Sequence[SlugLimits], owner: str) -> Step:
+def _tightening(change: Change, members: Mapping[str, Any], owner: str) -> Step:
     assert change.before is not None
-    body = {"models": wire_models(models), "managed_by": owner}
+    body = {**members, "managed_by": owner}
     return Step("PATCH", (GROUPS, change.before.id), Kind.GROUP, change.key, "tighten", body)
 
 
-def _final(change: Change, between: Sequence[SlugLimits] | None, owner: str) -> Step | None:
-    """None: tightening was all. A change of the name alone sends no models."""
+def _final(change: Change, between: Group | None, owner: str) -> Step | None:
+    """None: tightening was all. A change of the name alone sends no limits. `between` None: the group is new."""
     goal: Group = change.after
-    if change.before is None:
+    if change.before is None or between is None:
         return _creation(goal, owner)
     was: Group = change.before.value
     body: dict[str, Any] = {"managed_by": owner}
@@ -190,10 +213,8 @@ def _final(change: Change, between: Sequence[SlugLimits] | None, owner: str) -> 
         body["metadata"] = {"name": goal.name}
     if goal.alert_percents != was.alert_percents:
         body["alert_percents"] = list(goal.alert_percents)
-    if entries(goal.models) != entries(was.models if between is None else between):
-        body["models"] = wire_models(goal.models)
-    was_tightened = between is not None and entries(between) != entries(was.models)
-    if len(body) == 1 and was_tightened:
+    body |= _limit_members(between, goal)
+    if len(body) == 1 and _limit_members(was, between):
         return None
     return Step("PATCH", (GROUPS, change.before.id), Kind.GROUP, change.key, change.action.value, body)
 
@@ -212,6 +233,8 @@ def _creation(goal: Group, owner: str) -> Step:
     }
     if goal.alert_percents:
         body["alert_percents"] = list(goal.alert_percents)
+    if goal.spend_limits:
+        body["spend_limits"] = list(map(spend_limit_to_wire, goal.spend_limits))
     return Step("POST", (GROUPS,), Kind.GROUP, key, "create", body)
 
 

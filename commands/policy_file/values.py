@@ -12,6 +12,7 @@ from policy.billing import EVENT_TYPE
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.prices import Price, date_text
+from policy.spend.limits import SpendLimit
 
 V_co = TypeVar("V_co", covariant=True)
 
@@ -52,6 +53,8 @@ class Group:
     parent: str | None = None
     models: tuple[SlugLimits, ...] = ()
     alert_percents: tuple[int, ...] = ()
+    spend_limits: tuple[SpendLimit, ...] = ()
+    """DAY before MONTH."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from commands.editing.deletion import ask_before, yes_option
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, details
+from commands.editing.spend_limits import changed_spend_limits, parse_spend_limits, spend_limit_text
 from commands.group_tree.command import tree
 from commands.lists import print_list
 from commands.output import Column, json_text, table
@@ -24,6 +25,14 @@ _limit_option = click.option(
     callback=parse_limits,
     metavar="SLUG:TYPE/UNIT=N",
     help="A limit, such as acme/chat:REQUEST/MINUTE=60, and access to its slug; N may be `none`. May be repeated.",
+)
+_spend_option = click.option(
+    "--spend-limit",
+    "spend_limits",
+    multiple=True,
+    callback=parse_spend_limits,
+    metavar="UNIT=AMOUNT,CURRENCY",
+    help="What calls may cost in a DAY or MONTH, such as DAY=100.00,EUR; DAY=none removes it. May be repeated.",
 )
 _slug_option = click.option(
     "--slug", "slugs", multiple=True, help="Access to a slug, without a limit of its own. May be repeated."
@@ -83,6 +92,7 @@ def get(group: str, connection: Connection) -> None:
 )
 @_slug_option
 @_limit_option
+@_spend_option
 @_percent_option
 @file_option
 @over_api
@@ -93,6 +103,8 @@ def create(external_id: str | None, connection: Connection, file: TextIO | None,
     members = {name: part for name, part in (("metadata", metadata), ("hierarchy", hierarchy)) if part}
     body = body_of(file, members | only(alert_percents=flags["alert_percents"]))
     _add_models(body, body.get("models") or [], flags["slugs"], flags["limits"])
+    if flags["spend_limits"]:
+        body["spend_limits"] = changed_spend_limits(body.get("spend_limits") or [], flags["spend_limits"])
 
     async def work(client: Client) -> Any:
         if flags["parent"] is not None:
@@ -108,16 +120,17 @@ def create(external_id: str | None, connection: Connection, file: TextIO | None,
 @click.option("--name", help="A name for people; an empty text removes it.")
 @_slug_option
 @_limit_option
+@_spend_option
 @click.option("--remove-slug", "removed", multiple=True, help="Take access to a slug away. May be repeated.")
 @_percent_option
 @file_option
 @over_api
 def set_group(group: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
-    """Change a group. Flags change what they name and leave the rest; `models` of -f replaces the whole list."""
+    """Change a group. Flags change what they name and leave the rest; a list of -f replaces the whole list."""
     members: dict[str, Any] = {} if flags["name"] is None else {"metadata": {"name": flags["name"] or None}}
     body = body_of(file, members | only(alert_percents=flags["alert_percents"]))
     changes_models = bool(flags["slugs"] or flags["limits"] or flags["removed"])
-    check_something(body or only(models=changes_models or None))
+    check_something(body or only(models=changes_models or None, spend_limits=flags["spend_limits"] or None))
 
     async def work(client: Client) -> Any:
         item = await names.group(client, group)
@@ -126,9 +139,26 @@ def set_group(group: str, connection: Connection, file: TextIO | None, **flags: 
             rest = _without(present, flags["removed"])
             _add_models(body, rest, flags["slugs"], flags["limits"])
             body.setdefault("models", rest)
+        if flags["spend_limits"]:
+            present = body["spend_limits"] if body.get("spend_limits") is not None else item.get("spend_limits", [])
+            body["spend_limits"] = changed_spend_limits(present, flags["spend_limits"])
         return await client.call("PATCH", path("gateway", "groups", item["id"]), body)
 
     _print_group(connection, connection.run(work))
+
+
+@groups.command()
+@_group
+@over_api
+def spend(group: str, connection: Connection) -> None:
+    """Print the spend limits that bind a group's calls, and how much of each is spent."""
+
+    async def work(client: Client) -> Any:
+        id = await names.group_id(client, group)
+        return await client.call("GET", path("gateway", "groups", id, "spend"))
+
+    answer = connection.run(work)
+    click.echo(json_text(answer) if connection.as_json else table(_SPEND_COLUMNS, answer["items"]))
 
 
 @groups.command()
@@ -162,7 +192,10 @@ def _print_group(connection: Connection, group: dict[str, Any]) -> None:
         click.echo(json_text(group))
         return
     bound = {model["slug"]: model for model in group["effective_models"]}
-    click.echo(details({name: value for name, value in group.items() if name not in ("models", "effective_models")}))
+    members = {name: value for name, value in group.items() if name not in ("models", "effective_models")}
+    for name in members.keys() & {"spend_limits", "effective_spend_limits"}:
+        members[name] = [_spend_text(limit, group["id"]) for limit in group[name]]
+    click.echo(details(members))
     click.echo()
     columns = (*_MODEL_COLUMNS, Column("EFFECTIVE LIMITS", lambda model: _limits_text(bound.get(model["slug"], {}))))
     click.echo(table(columns, group["models"]))
@@ -170,6 +203,11 @@ def _print_group(connection: Connection, group: dict[str, Any]) -> None:
 
 def _limits_text(model: Mapping[str, Any]) -> str:
     return ", ".join(limits_of(model))
+
+
+def _spend_text(limit: Mapping[str, Any], group_id: str) -> str:
+    source = limit.get("source_group", group_id)
+    return spend_limit_text(limit) + ("" if source == group_id else f", set by {source}")
 
 
 _MODEL_COLUMNS = (Column("SLUG", lambda model: model["slug"]), Column("OWN LIMITS", _limits_text))
@@ -181,6 +219,18 @@ _COLUMNS = (
     Column("ENFORCEMENT", lambda group: group["hierarchy"]["limit_enforcement"]),
     Column("SLUGS", lambda group: len(group["models"])),
     Column("UPDATED", lambda group: group["updated_at"]),
+)
+
+_SPEND_COLUMNS = (
+    Column("UNIT", lambda entry: entry["unit"]),
+    Column("SPENT", lambda entry: entry["spent"]),
+    Column("RESERVED", lambda entry: entry["reserved"]),
+    Column("REMAINING", lambda entry: entry["remaining"]),
+    Column("LIMIT", lambda entry: entry["amount"]),
+    Column("CURRENCY", lambda entry: entry["currency"]),
+    Column("ENFORCEMENT", lambda entry: entry["enforcement"]),
+    Column("SET BY", lambda entry: entry["source_group"]),
+    Column("RESET", lambda entry: entry["reset_at"]),
 )
 
 groups.add_command(tree)

@@ -447,3 +447,47 @@ def test_alerts_are_chosen_by_flags(api: FakeApi) -> None:
         {"event_types": ["LIMIT_ALERT", "API_BILLING_USAGE"]},
         {"alert_percents": []},
     ]
+
+
+DAILY = {"unit": "DAY", "amount": "100.00", "currency": "EUR", "enforcement": "SOFT"}
+
+
+def test_spend_limits_are_set_by_flags_and_shown_with_their_source(api: FakeApi) -> None:
+    monthly = DAILY | {"unit": "MONTH"}
+    group = group_item(1, spend_limits=[monthly], effective_spend_limits=[DAILY | {"source_group": "grp_top"}])
+    api.answers |= {
+        "GET /v1/gateway/groups": page(group),
+        "POST /v1/gateway/groups": group,
+        "PATCH /v1/gateway/groups/grp_1": group,
+    }
+    done("groups", "create", "g1", "--spend-limit", "day=100,eur")
+    done("groups", "set", "g1", "--spend-limit", "DAY=100,EUR", "--name", "n")
+    done("groups", "set", "g1", "--spend-limit", "MONTH=none")
+    done("groups", "set", "g1", "--spend-limit", "DAY=none", "-f", "-", stdin=json.dumps({"spend_limits": [DAILY]}))
+    assert "expected UNIT=AMOUNT,CURRENCY" in run("groups", "set", "g1", "--spend-limit", "DAY=1").stderr
+    assert [*api.bodies("POST"), *api.bodies("PATCH")] == [
+        {"metadata": {"external_entity_id": "g1"}, "spend_limits": [DAILY]},
+        {"metadata": {"name": "n"}, "spend_limits": [monthly, DAILY]},
+        {"spend_limits": []},
+        {"spend_limits": []},
+    ]
+    lines = [line.split(maxsplit=1) for line in done("groups", "get", "g1").splitlines()]
+    assert ["spend_limits", "100.00 EUR/MONTH SOFT"] in lines
+    assert ["effective_spend_limits", "100.00 EUR/DAY SOFT, set by grp_top"] in lines
+
+
+def test_spend_limits_of_a_control_that_knows_none_are_added_to(api: FakeApi) -> None:
+    api.answers |= {"GET /v1/gateway/groups": page(group_item(1)), "PATCH /v1/gateway/groups/grp_1": group_item(1)}
+    done("groups", "set", "g1", "--spend-limit", "DAY=100,EUR")
+    assert api.bodies("PATCH") == [{"spend_limits": [DAILY]}]
+
+
+def test_spend_of_a_group_is_printed(api: FakeApi) -> None:
+    figures = {"spent": "12.3456", "reserved": "0.50", "remaining": "87.1544", "reset_at": "2026-11-30T00:00:00.000Z"}
+    answer = {"items": [DAILY | figures | {"source_group": "grp_1"}]}
+    api.answers |= {"GET /v1/gateway/groups": page(group_item(1)), "GET /v1/gateway/groups/grp_1/spend": answer}
+    head, row = done("groups", "spend", "g1").splitlines()
+    columns = "UNIT SPENT RESERVED REMAINING LIMIT CURRENCY ENFORCEMENT SET BY RESET"
+    assert " ".join(head.split()) == columns
+    assert row.split() == ["DAY", "12.3456", "0.50", "87.1544", "100.00", "EUR", "SOFT", "grp_1", figures["reset_at"]]
+    assert json.loads(done("groups", "spend", "g1", "--json")) == answer

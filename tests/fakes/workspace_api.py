@@ -20,6 +20,15 @@ from policy.limits.groups import (
 from policy.limits.limit import check_slug_limits
 from policy.price_wire import price_from_wire
 from policy.snapshot import models_entry_from_wire, models_entry_to_wire
+from policy.spend.limits import (
+    SpendExceedsParentError,
+    TreeCurrencyError,
+    check_currency,
+    check_spend_below,
+    check_spend_limits,
+    spend_limit_to_wire,
+    spend_limits_from_wire,
+)
 
 PREFIXES = ("acme",)
 _KINDS = ("secrets", "endpoints", "groups", "webhooks", "prices")
@@ -69,7 +78,7 @@ class WorkspaceApi:
         groups = {
             external[id]: (item["metadata"]["name"], item["group"].enforcement, external.get(item["group"].parent_id),
                            frozenset((e.slug, frozenset(e.limits)) for e in item["group"].models),
-                           item["alert_percents"])
+                           item["alert_percents"], item["spend_limits"])
             for id, item in self.items["groups"].items()
         }  # fmt: skip
         secrets = {name: item["value"] for name, item in self.items["secrets"].items()}
@@ -182,6 +191,25 @@ class WorkspaceApi:
             except GroupRuleError:
                 raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT") from None
 
+    def _legal_spend(self, group: Group, wire: list[Wire]) -> list[Wire]:
+        """Check the spend limits by control's rules and return them as they are stored."""
+        limits = spend_limits_from_wire(wire)
+        own = {id: spend_limits_from_wire(item["spend_limits"]) for id, item in self.items["groups"].items()}
+        ancestors = self._ancestors(group.parent_id)
+        root = ancestors[-1].id if ancestors else group.id
+        tree = {root, *(one.id for one in self._descendants(root))} - {group.id}
+        check_spend_limits(limits)
+        try:
+            check_currency([*limits, *(one for id in tree for one in own[id])])
+            if group.enforcement is Enforcement.CASCADING:
+                for upper in ancestors:
+                    check_spend_below(own[upper.id], limits)
+                for lower in self._descendants(group.id):
+                    check_spend_below(limits, own[lower.id])
+        except (TreeCurrencyError, SpendExceedsParentError):
+            raise refused(400, "SPEND") from None
+        return [spend_limit_to_wire(limit) for limit in limits]
+
     def _put_prices(self, body: Wire) -> Wire:
         check_slug(body["slug"], PREFIXES)
         key = f"{body['slug']} from {body['valid_from']}"
@@ -209,10 +237,11 @@ class WorkspaceApi:
         self._check_group(group)
         percents = sorted(body.get("alert_percents", []))
         item = {"id": group.id, "metadata": body["metadata"], "group": group, "alert_percents": percents}
+        item["spend_limits"] = self._legal_spend(group, body.get("spend_limits", []))
         return self._keep("groups", group.id, item, body)
 
     def _patch_groups(self, body: Wire, id: str) -> Wire:
-        assert body.keys() & {"metadata", "models", "alert_percents", "managed_by"}
+        assert body.keys() & {"metadata", "models", "alert_percents", "spend_limits", "managed_by"}
         item = dict(self._existing("groups", id))
         if "models" in body:
             models = tuple(models_entry_from_wire(entry) for entry in body["models"])
@@ -222,6 +251,8 @@ class WorkspaceApi:
             item["metadata"] = item["metadata"] | body["metadata"]
         if "alert_percents" in body:
             item["alert_percents"] = sorted(body["alert_percents"])
+        if "spend_limits" in body:
+            item["spend_limits"] = self._legal_spend(item["group"], body["spend_limits"])
         return self._keep("groups", id, item, body)
 
     def _delete_groups(self, _body: None, id: str) -> Wire:

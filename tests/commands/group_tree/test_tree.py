@@ -49,6 +49,14 @@ def test_tree_shows_limits_and_usage_of_each_group() -> None:
     ]
 
 
+def test_tree_shows_the_spend_limits_that_a_group_sets() -> None:
+    daily = {"unit": "DAY", "amount": "100.00", "currency": "EUR", "enforcement": "SOFT"}
+    assert tree_text(roots_of([group("root", spend_limits=[daily])])).splitlines()[1:] == [
+        "    spend  100.00 EUR/DAY SOFT",
+        "    a/b  100 REQUEST/DAY",
+    ]
+
+
 def totals(calls: int, **cost: str) -> dict[str, Any]:
     return {"calls": calls, "cost": cost or None, "unpriced_calls": 0 if cost else calls}
 

@@ -19,6 +19,7 @@ from tests.commands.policy_file.workspaces import Item, policies, text_of
 
 HEAD = "version: 1\nname: production\n"
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+DAILY = "{unit: DAY, amount: 1.50, currency: EUR}"
 GROUP = HEAD + "groups:\n  - external_entity_id: a\n"
 
 
@@ -52,6 +53,11 @@ def problems(text: str) -> str:
         ),
         (GROUP + "    models: [{slug: acme}]\n", "line 5: groups.0.models.0.slug: must match"),
         (GROUP + "    groups: [{external_entity_id: b, parent: a}]\n", "groups.0.groups.0.parent: unknown"),
+        (GROUP + "    spend_limits: [{unit: DAY, amount: 0.0}]\n", "groups.0.spend_limits.0: currency is missing"),
+        (GROUP + "    spend_limits: [{unit: HOUR}]\n", "spend_limits.0.unit: must be one of DAY, MONTH"),
+        (GROUP + "    spend_limits: [{enforcement: HARD}]\n", "spend_limits.0.enforcement: must be one of SOFT"),
+        (GROUP + f"    spend_limits: [{DAILY}, {DAILY}]\n", "line 5: groups.0.spend_limits: at most one spend limit"),
+        (GROUP + "    spend_limits: [{amount: 1e3}]\n", "spend_limits.0.amount: must match"),
         (HEAD + "secrets: [{name: a, value: b}]\n", "line 3: secrets.0.value: unknown"),
         (HEAD + "secrets: [{name: a, value_from: {env: TOLLGATE_API_KEY}}]\n", "secrets.0.value_from.env: must match"),
         (HEAD + "endpoints: [{slug: acme/a, target: {provider: VENDOR_B}}]\n", "VENDOR_B needs secret"),

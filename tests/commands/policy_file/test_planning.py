@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from commands.policy_file.planning import Consent, Plan
+from commands.policy_file.rendering import plan_text
 from commands.policy_file.steps import steps_of
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, text_of
 from tests.fakes.workspace_api import WorkspaceApi
@@ -140,3 +141,107 @@ def test_awkward_changes_of_a_tree_are_legal_at_every_step(before: str, after: s
         return (await plan_of(api, after, NOTHING, {}))[0]
 
     assert asyncio.run(run()).changes == ()
+
+
+def spend(amount: str, unit: str = "DAY", currency: str = "EUR") -> Item:
+    return {"unit": unit, "amount": amount, "currency": currency}
+
+
+def spend_tree(root: list[Item], kid: list[Item], enforcement: str = "CASCADING") -> str:
+    groups = [
+        {"external_entity_id": "root", "limit_enforcement": enforcement, "models": models([]), "spend_limits": root},
+        {"external_entity_id": "kid", "parent": "root", "models": models([]), "spend_limits": kid},
+    ]
+    return text_of({"version": 1, "name": MINE, "groups": groups})
+
+
+def steps_between(before: str, after: str) -> list[str]:
+    """Return what is done, after it was checked that each step is legal and that nothing is left to do."""
+
+    async def run() -> list[str]:
+        api = await applied(before)
+        plan, workspace = await plan_of(api, after, NOTHING, {})
+        steps = [f"{step.does} {step.key}" for step in steps_of(plan, workspace)]
+        await apply_text(api, after, NOTHING, {})
+        assert (await plan_of(api, after, NOTHING, {}))[0].changes == ()
+        return steps
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "order"),
+    [
+        (("100", "50"), ("20", "10"), ["tighten kid", "tighten root"]),
+        (("20", "10"), ("100", "50"), ["update root", "update kid"]),
+        (("20", "10"), ("20.00", "10.000"), []),
+    ],
+)
+def test_amounts_fall_from_the_leaves_and_rise_from_the_root(
+    before: tuple[str, str], after: tuple[str, str], order: list[str]
+) -> None:
+    first, second = (spend_tree([spend(root)], [spend(kid)]) for root, kid in (before, after))
+    assert steps_between(first, second) == order
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "order"),
+    [
+        # The kid drops its limit of a day while its root gets a lower one.
+        (
+            spend_tree([spend("9", "MONTH")], [spend("5")]),
+            spend_tree([spend("2")], [spend("5", "MONTH")]),
+            ["tighten kid", "tighten root", "update root", "update kid"],
+        ),
+        # Nothing else binds amounts of INDEPENDENT groups: each changes at once.
+        (
+            spend_tree([spend("9")], [spend("20")], "INDEPENDENT"),
+            spend_tree([spend("3")], [spend("30")], "INDEPENDENT"),
+            ["update root", "update kid"],
+        ),
+        # Another currency: first no limits, from the leaves up.
+        (
+            spend_tree([spend("9")], [spend("20")], "INDEPENDENT"),
+            spend_tree([spend("9", currency="USD")], [spend("20", currency="USD")], "INDEPENDENT"),
+            ["tighten kid", "tighten root", "update root", "update kid"],
+        ),
+        (
+            text_of({"version": 1, "name": MINE, "groups": [{"external_entity_id": "a", "models": models([]),
+                                                             "spend_limits": [spend("1")]}]}),
+            text_of({"version": 1, "name": MINE, "groups": [{"external_entity_id": "a", "models": models([]),
+                                                             "spend_limits": [spend("1", currency="USD")]}]}),
+            ["update a"],
+        ),
+    ],
+)  # fmt: skip
+def test_awkward_changes_of_spend_limits_are_legal_at_every_step(before: str, after: str, order: list[str]) -> None:
+    assert steps_between(before, after) == order
+
+
+def test_spend_limits_that_control_would_refuse_are_refused_with_the_plan() -> None:
+    async def refusals(text: str) -> tuple[str, ...]:
+        return (await plan_of(await applied(spend_tree([spend("9")], [spend("5")])), text, NOTHING, {}))[0].refusals
+
+    assert asyncio.run(refusals(spend_tree([spend("9")], [spend("9.5")]))) == (
+        "group kid: spend per DAY 9.50 exceeds 9.00 of root",
+    )
+    kid = {"external_entity_id": "kid", "parent": "root", "models": models([])}
+    other = kid | {"spend_limits": [spend("1", "MONTH", "USD")]}
+    assert asyncio.run(refusals(text_of({"version": 1, "name": MINE, "groups": [other]}))) == (
+        "group root: all spend limits of a group tree have one currency, not EUR and USD",
+    )
+
+
+def test_reviewer_sees_amount_currency_and_mode_of_spend_limits() -> None:
+    async def run() -> str:
+        api = await applied(spend_tree([spend("9")], []))
+        plan, workspace = await plan_of(api, spend_tree([spend("12.5")], [spend("3", "MONTH")]), NOTHING, {})
+        return plan_text(plan, steps_of(plan, workspace))
+
+    lines = asyncio.run(run()).splitlines()
+    assert lines[:4] == [
+        "~ group root",
+        "    spend per DAY: 9.00 EUR SOFT \N{RIGHTWARDS ARROW} 12.50 EUR SOFT",
+        "~ group kid",
+        "    spend per MONTH: 3.00 EUR SOFT",
+    ]

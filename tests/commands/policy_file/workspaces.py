@@ -23,8 +23,9 @@ AMOUNTS = st.sampled_from(["0", "0.15", 3])
 TIER = st.fixed_dictionaries({"multiplier": st.sampled_from(["0.5", 2])})
 TIERS = st.dictionaries(st.sampled_from(["flex", "priority"]), TIER, min_size=1)
 LONG_AMOUNTS = {f"{kind}_per_million": AMOUNTS for kind in ("input", "cached_input", "output")}
+CURRENCIES = st.sampled_from(["EUR", "USD"])
 PRICES = st.fixed_dictionaries(
-    {"currency": st.sampled_from(["EUR", "USD"]), "input_per_million": AMOUNTS, "output_per_million": AMOUNTS},
+    {"currency": CURRENCIES, "input_per_million": AMOUNTS, "output_per_million": AMOUNTS},
     optional={
         "cache_write_per_million": AMOUNTS,
         "per_call": AMOUNTS,
@@ -40,6 +41,14 @@ def limits(units: tuple[str, ...]) -> st.SearchStrategy[list[Item]]:
         {"type": st.sampled_from(["TOKEN", "REQUEST"]), "unit": st.sampled_from(units), "threshold": st.integers(1, 6)}
     )
     return st.lists(one, max_size=2, unique_by=lambda limit: limit["type"])
+
+
+def spend_limits(currency: str) -> st.SearchStrategy[list[Item]]:
+    one = st.fixed_dictionaries(
+        {"unit": st.sampled_from(["DAY", "MONTH"]), "amount": st.integers(1, 6), "currency": st.just(currency)},
+        optional={"enforcement": st.just("SOFT")},
+    )
+    return st.lists(one, max_size=2, unique_by=lambda limit: limit["unit"])
 
 
 ENTRIES = st.fixed_dictionaries({"rate_limits": limits(("SECOND", "MINUTE")), "usage_limits": limits(("DAY",))})
@@ -97,6 +106,7 @@ def forests(draw: st.DrawFn) -> list[Item]:
     """Group n is below group (n-1)//2; the odd tree of the two is CASCADING."""
     by_number: dict[int, Item] = {}
     ceilings: dict[int, dict[Any, int]] = {}
+    currencies = draw(st.tuples(CURRENCIES, CURRENCIES))
     for number in range(2 * 7):
         tree, place = divmod(number, 7)
         above = None if place == 0 else tree * 7 + (place - 1) // 2
@@ -111,9 +121,11 @@ def forests(draw: st.DrawFn) -> list[Item]:
             item["limit_enforcement"] = ("INDEPENDENT", "CASCADING")[tree]
         else:
             item["parent"] = f"g{above}"
+        item["spend_limits"] = draw(spend_limits(currencies[tree]))
         ceilings[number] = dict(ceilings.get(-1 if above is None else above, {}))
         if tree == 1:
             clamp(item["models"], ceilings[number])
+            clamp_amounts(item["spend_limits"], ceilings[number])
         by_number[number] = item
     return list(by_number.values())
 
@@ -124,6 +136,11 @@ def clamp(entries: list[Item], ceilings: dict[Any, int]) -> None:
         for limit in (*entry["rate_limits"], *entry["usage_limits"]):
             key = (entry["slug"], limit["type"], limit["unit"])
             limit["threshold"] = ceilings[key] = min(limit["threshold"], ceilings.get(key, limit["threshold"]))
+
+
+def clamp_amounts(limits: list[Item], ceilings: dict[Any, int]) -> None:
+    for limit in limits:
+        limit["amount"] = ceilings[limit["unit"]] = min(limit["amount"], ceilings.get(limit["unit"], limit["amount"]))
 
 
 async def plan_of(api: WorkspaceApi, text: str, consent: Consent, values: dict[str, str]) -> tuple[Plan, Any]:

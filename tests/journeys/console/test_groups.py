@@ -71,6 +71,30 @@ async def test_percents_of_alerts_are_set_in_the_form(page: Page, stage: Stage) 
     assert (await _group(stage, stage.name))["alert_percents"] == [50, 80]
 
 
+async def test_spend_limits_are_set_in_the_form_and_their_spend_is_shown(page: Page, stage: Stage) -> None:
+    daily = {"unit": "DAY", "amount": "100.00", "currency": "EUR", "enforcement": "SOFT"}
+    group_id = await stage.operator.group(stage.name, models(stage.slug))
+    await stage.operator.call("PATCH", f"/v1/gateway/groups/{group_id}", {"spend_limits": [daily]})
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
+    await expect(page.get_by_label("Spend limit a day (optional)")).to_have_value("100.00 EUR")
+    await page.get_by_label("Spend limit a month (optional)").fill("2000")
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_role("alert")).to_contain_text("an amount and a currency")
+    await page.get_by_label("Spend limit a month (optional)").fill("2000 eur")
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_role("row").filter(has_text="spend a month")).to_contain_text("2000.00 EUR")
+    await assert_accessible(page)
+    await page.get_by_role("button", name="Save").click()
+    await page.wait_for_url(f"**/console/groups?id={group_id}")
+    await expect(page.get_by_text("100.00 EUR a day, 2000.00 EUR a month")).to_be_visible()
+    spend = page.get_by_role("table", name="Spend limits")
+    await expect(spend.get_by_role("row").filter(has_text="spend a day")).to_contain_text("0.00 of 100.00 EUR")
+    await assert_accessible(page)
+    await assert_fits(page)
+    monthly = daily | {"unit": "MONTH", "amount": "2000.00"}
+    assert (await _group(stage, stage.name))["spend_limits"] == [daily, monthly]
+
+
 async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
     day = ("TOKEN", "DAY", 1000)
     top = await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60), day))

@@ -125,6 +125,40 @@ async def test_limits_of_every_kind_are_planned_applied_and_exported(acme: Tenan
     assert (await acme.run("plan", str(exported)))[0] == 0
 
 
+async def test_spend_limits_are_planned_applied_and_exported_in_either_currency(acme: Tenant, tmp_path: Path) -> None:
+    file = tmp_path / "spend.yaml"
+
+    def write(amount: str, currency: str) -> str:
+        group = {"models": models(f"{acme.prefix}/chat")}
+        limits = {"spend_limits": [{"unit": "DAY", "amount": amount, "currency": currency}]}
+        kid = {"external_entity_id": "kid", **group, **limits}
+        top = {"external_entity_id": "top", **group, **limits, "limit_enforcement": "CASCADING", "groups": [kid]}
+        file.write_text(json.dumps({"version": 1, "name": "spend", "groups": [top]}))
+        return str(file)
+
+    await acme.did("apply", write("100", "EUR"))
+    assert (await acme.run("plan", write("100.00", "EUR")))[0] == 0
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(await acme.did("export"))
+    assert (await acme.run("plan", str(exported)))[0] == 0
+    status, planned = await acme.run("plan", write("90", "USD"))
+    assert (status, planned.count("spend per DAY: 100.00 EUR SOFT → 90.00 USD SOFT")) == (2, 2)
+    await acme.did("apply", str(file))
+
+    group = await acme.got("groups", "get", "kid")
+    limit = {"unit": "DAY", "amount": "90.00", "currency": "USD", "enforcement": "SOFT"}
+    assert group["spend_limits"] == [limit]
+    assert [item["amount"] for item in group["effective_spend_limits"]] == ["90.00", "90.00"]
+    await acme.did("groups", "set", "kid", "--spend-limit", "DAY=none", "--spend-limit", "MONTH=1000,USD")
+    assert [item["unit"] for item in (await acme.got("groups", "get", "kid"))["spend_limits"]] == ["MONTH"]
+
+    async def is_counted() -> bool:
+        status, output = await acme.run("groups", "spend", "kid", "--json")
+        return status == 0 and [item["spent"] for item in json.loads(output)["items"]] == ["0.00", "0.00"]
+
+    await acme.stage.until(is_counted, "what is spent is known")
+
+
 @pytest.mark.soak
 async def test_apply_refuses_drift_and_other_owners_and_prunes_what_is_its_own(acme: Tenant, tmp_path: Path) -> None:
     file = acme.policy(tmp_path / "policy.yaml", customers=2)

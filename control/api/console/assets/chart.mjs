@@ -116,13 +116,13 @@ function asTable(title, labels, series, format, key) {
   return details;
 }
 
-/** How much of a limit is used, as a bar: `usageBar("REQUEST per MINUTE of acme/chat", 12, 60)`. */
-export function usageBar(label, used, threshold) {
+/** How much of a limit is used, as a bar: `usageBar("REQUEST per MINUTE of acme/chat", 12, 60)`. `figures`: both as text. */
+export function usageBar(label, used, threshold, figures = `${count(used)} of ${count(threshold)}`) {
   const share = threshold > 0 ? Math.min(1, used / threshold) : 1;
   const tone = share >= 1 ? "full" : share >= 0.8 ? "near" : "free";
   const filled = h(`span.filled.${tone}`);
   filled.style.width = `${(share * 100).toFixed(1)}%`;
-  const text = `${count(used)} of ${count(threshold)} (${percent(used, threshold)})`;
+  const text = `${figures} (${percent(used, threshold)})`;
   return h(
     "div.usage",
     {},

@@ -9,6 +9,7 @@ import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { groupLink, inParts, ownerBadge, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
 import { drawLimits } from "./groups_limits.mjs";
+import { drawSpend, ownSpend } from "./groups_spend.mjs";
 import { handOutUsage } from "./groups_usage_link.mjs";
 import { keysOf } from "./keys.mjs";
 
@@ -33,7 +34,7 @@ export async function drawGroup(main, group, session) {
   const ancestors = await readAncestors(group);
   place.append(...ancestors.toReversed().flatMap((one) => [" › ", groupLink(one)]));
   const below = h("div");
-  main.append(h("h2", {}, "Limits now"), drawLimits(group, ancestors, tree));
+  main.append(h("h2", {}, "Limits now"), drawSpend(group, ancestors) ?? "", drawLimits(group, ancestors, tree));
   main.append(h("h2", {}, "Keys"), keysOf(group, session), h("h2", {}, "Groups below"), below);
   await drawBelow(below, group, tree);
 }
@@ -50,6 +51,8 @@ function facts(group) {
     h("dd", {}, MODES[group.hierarchy.limit_enforcement]),
     h("dt", {}, "May call"),
     h("dd", {}, `${count(group.models.length)} ${group.models.length === 1 ? "slug" : "slugs"}`),
+    h("dt", {}, "Own spend limits"),
+    h("dd", {}, ownSpend(group)),
     h("dt", {}, "Alerts"),
     h("dd", {}, group.alert_percents.length ? `at ${group.alert_percents.join(", ")} % of its limits per day and month` : "none"),
     group.managed_by && [h("dt", {}, "Owner"), h("dd", {}, ownerBadge(group), " applied ", time(group.managed_by.applied_at))],

@@ -7,6 +7,7 @@ import { remark } from "../notice.mjs";
 import { addressOf, groupLink, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
 import { modelsEditor } from "./groups_models.mjs";
 import { drawReview } from "./groups_review.mjs";
+import { spendChanges, spendEditor } from "./groups_spend.mjs";
 
 const MODES = [
   ["INDEPENDENT", "Independent: each group is counted alone, and inherits the limits that it leaves out"],
@@ -36,6 +37,7 @@ function editor(group, ancestors, slugs, step) {
   const mode = select("hierarchy.limit_enforcement", MODES, "INDEPENDENT");
   const percents = h("input", { name: "alert_percents", autocomplete: "off", placeholder: "50, 80, 100", value: group?.alert_percents.join(", ") });
   const path = () => ({ enforcement: group?.hierarchy.limit_enforcement ?? parent?.hierarchy.limit_enforcement ?? mode.value, ancestors });
+  const spend = spendEditor(group?.spend_limits ?? []);
   const models = modelsEditor(group?.models ?? [], slugs, path);
   const said = h("div");
   const back = group ? addressOf(group) : parent ? addressOf(parent) : "/console/groups";
@@ -46,6 +48,7 @@ function editor(group, ancestors, slugs, step) {
       field("Name (optional)", name),
       !group && !parent && field("Enforcement", mode, "It holds for the whole tree, and cannot be changed."),
       field("Alerts at percents (optional)", percents, "Percents of limits per day and month. Webhooks that ask for alerts are told of each."),
+      spend.element,
       h("h3", {}, "Slugs and limits"),
       models.element,
       said,
@@ -53,26 +56,27 @@ function editor(group, ancestors, slugs, step) {
     async () => {
       said.replaceChildren();
       const chosen = models.value(); // marks the controls that are wrong
-      const problem = !chosen ? "Limits are whole numbers from 1." : !group && !entity.value.trim() ? "Type an external id." : !group && !chosen.length ? "Add a slug: a new group needs one." : null;
+      const amounts = spend.value(); // likewise
+      const problem = !chosen ? "Limits are whole numbers from 1." : !amounts ? "A spend limit is an amount and a currency, such as 100.00 EUR." : !group && !entity.value.trim() ? "Type an external id." : !group && !chosen.length ? "Add a slug: a new group needs one." : null;
       if (problem) return said.replaceChildren(remark("bad", problem));
-      await review(changed(chosen));
+      await review(changed(chosen, amounts));
     },
     { cancel: () => location.assign(back) },
   );
 
   /** The group as it will be. */
-  function changed(chosen) {
+  function changed(chosen, spend_limits) {
     const metadata = { external_entity_id: group?.metadata.external_entity_id ?? entity.value.trim(), name: name.value.trim() || null };
     const hierarchy = { limit_enforcement: path().enforcement, parent_group_id: parent?.id ?? null };
     const alert_percents = percents.value.split(/[\s,;%]+/).filter(Boolean).map(Number).sort((one, other) => one - other);
-    return { id: group?.id ?? newId(), metadata, hierarchy, alert_percents, models: chosen };
+    return { id: group?.id ?? newId(), metadata, hierarchy, alert_percents, spend_limits, models: chosen };
   }
 
   /** Reads the tree anew: what others changed meanwhile counts. */
   async function review(after) {
     const [now, tree] = await Promise.all([group ? read(route`/v1/gateway/groups/${group.id}`) : null, group ? readTree() : null]);
     const above = await readAncestors(after);
-    const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, alert_percents: [], models: [] };
+    const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, alert_percents: [], spend_limits: [], models: [] };
     const shown = drawReview({ before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) }, save, edit);
     step.replaceChildren(shown);
     step.focus();
@@ -95,12 +99,13 @@ function editor(group, ancestors, slugs, step) {
 function patch(before, after) {
   const hasNewModels = JSON.stringify(before.models) !== JSON.stringify(after.models);
   return {
+    ...(spendChanges(before, after).length > 0 && { spend_limits: after.spend_limits }),
     ...(before.metadata.name !== after.metadata.name && { metadata: { name: after.metadata.name } }),
     ...(before.alert_percents.join() !== after.alert_percents.join() && { alert_percents: after.alert_percents }),
     ...(hasNewModels && { models: after.models }),
   };
 }
 
-function creation({ metadata, hierarchy, alert_percents, models }, parent) {
-  return { metadata, models, alert_percents, hierarchy: parent ? { parent_group_id: parent.id } : { limit_enforcement: hierarchy.limit_enforcement } };
+function creation({ metadata, hierarchy, alert_percents, spend_limits, models }, parent) {
+  return { metadata, models, alert_percents, ...(spend_limits.length > 0 && { spend_limits }), hierarchy: parent ? { parent_group_id: parent.id } : { limit_enforcement: hierarchy.limit_enforcement } };
 }

@@ -5,12 +5,13 @@ import { actionButton } from "../form.mjs";
 import { nothing } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { changes, conflictText, conflicts } from "./groups_rules.mjs";
+import { spendChanges } from "./groups_spend.mjs";
 
 /** `change`: `{before, after, isNew, ancestors, descendants, isPartial}`. `save(before, after)` and `edit()`: the two ways out. */
 export function drawReview(change, save, edit) {
   const { before, after, isNew, ancestors, descendants, isPartial } = change;
   const refused = conflicts(before, after, ancestors, descendants);
-  const rows = [...nameChange(change), ...percentsChange(change), ...changes(before, after, ancestors, descendants)];
+  const rows = [...nameChange(change), ...percentsChange(change), ...spendChanges(before, after), ...changes(before, after, ancestors, descendants)];
   const columns = [
     { head: "What", cell: (row) => [row.slug && [h("code", {}, row.slug), " "], row.what] },
     { head: "Before", cell: (row) => h("bdi", {}, row.was) },
