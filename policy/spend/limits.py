@@ -17,6 +17,8 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
+SPEND_LEVEL = 1
+"""What this version knows of spend limits: 1 is SOFT. A proxy tells control its level when it asks for policy."""
 
 
 class SpendEnforcement(StrEnum):
@@ -89,8 +91,13 @@ def spend_limit_to_wire(limit: SpendLimit) -> Wire:
 
 
 def spend_limits_from_wire(body: Sequence[Wire]) -> tuple[SpendLimit, ...]:
-    """The spend limits of a group. Raises ValueError, KeyError or TypeError for what this version does not know."""
-    return tuple([_spend_limit_from_wire(wire) for wire in body])
+    """The spend limits of a group.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for what this version does not know.
+    """
+    limits = tuple([_spend_limit_from_wire(wire) for wire in body])
+    check_spend_limits(limits)
+    return limits
 
 
 def _spend_limit_from_wire(wire: Wire) -> SpendLimit:

@@ -32,6 +32,8 @@ LIMB = 10**12
 """The number of each limb's units that make one of the limb before it."""
 _UNITS_PER_PICO = 10**10
 """Units of `policy.prices.Rates` (10^-22) in the second limb's unit."""
+MAX_PICOS = LIMB * LIMB
+"""The largest reservation. It is above every limit's amount, and thousands of them add up to a number that is exact."""
 _SPENT = struct.Struct("<QQQ")
 _AMOUNT = struct.Struct("<QQ")
 AMOUNT_BYTES = _AMOUNT.size
@@ -56,8 +58,8 @@ def window_name(unit: Unit, at_ms: int) -> str:
 
 
 def picos_of(units: int) -> int:
-    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up."""
-    return -(-units // _UNITS_PER_PICO)
+    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up, at most `MAX_PICOS`."""
+    return min(-(-units // _UNITS_PER_PICO), MAX_PICOS)
 
 
 def picos_of_amount(amount: Decimal) -> int:
