@@ -1,4 +1,4 @@
-"""The spend counters' answers to a take: `SpendTaken`, or the spend limit that refused it.
+"""The spend limits' answers to a call: `SpendTaken`, or the limit that refused it.
 
 See docs/reference/money.md#spend-limits.
 """
@@ -6,29 +6,32 @@ See docs/reference/money.md#spend-limits.
 from dataclasses import dataclass
 
 from policy.spend.effective import SpendBound
-from proxy.accounting.reservations import LONGEST_GUESS_MS
+
+GUESS_MS = 60_000
+"""The wait for room that only reservations take: nobody knows when their calls end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class SpendTaken:
-    """A take that succeeded: what the call is expected to cost is reserved until it ends."""
+    """A call that the spend limits admit, and what is reserved for it until its event is counted.
+
+    `key`: the Redis hash. `groups`: those in which it is reserved. `picos`: 10^-12 of the currency. Not `is_counted`:
+    nothing is reserved, as nobody counts what the tree spends now, or Redis is away.
+    """
 
     key: str
-    """The Redis hash of the tree."""
     event_key: str
     groups: tuple[str, ...]
-    """The groups in which it is reserved."""
     picos: int
-    """The amount, in 10^-12 of the currency."""
-    is_counted: bool = True
-    """False: the call was admitted although nothing counts what the tree spends, or Redis did not answer."""
+    is_counted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class SpendHit:
-    """A take that was refused, by the first spend limit hit. Nothing was reserved.
+    """A call that is refused, by the first limit without room. Nothing is reserved for it.
 
-    `retry_after_ms`: until the limit's window ends. `is_spent`: what is spent leaves no room; else calls in flight may.
+    `is_spent`: what is spent alone leaves no room in a window, and `retry_after_ms` is when the last such window ends.
+    Else calls in flight hold the room.
     """
 
     bound: SpendBound
@@ -38,5 +41,4 @@ class SpendHit:
     @property
     def retry_after_s(self) -> int:
         """The wait that the caller is told: whole seconds, at least one."""
-        wait_ms = self.retry_after_ms if self.is_spent else min(self.retry_after_ms, LONGEST_GUESS_MS - 1)
-        return max(1, -(-wait_ms // 1000))
+        return max(1, -(-self.retry_after_ms // 1000))

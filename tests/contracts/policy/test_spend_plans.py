@@ -126,6 +126,7 @@ def test_route_of_a_call_whose_body_came_slowly_has_the_limits_of_now(
         assert route is not None
         assert route.spend is not None
         assert [bound.limit for bound in route.spend.bounds] == [DAY_5]
+    assert route is not None
     assert plan(world) is route.spend
 
 
