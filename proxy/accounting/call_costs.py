@@ -23,7 +23,7 @@ def expected_picos(prices: SlugPrices | None, currency: str, at_ms: int, estimat
 
 
 def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bill, *, is_charged: bool) -> int:
-    """The cost of a call that ended at `at_ms`. 0: its cost is not in this currency. `is_charged`: see `BillingEvent`."""
+    """The cost of a call that ended at `at_ms`; 0 if it is in another currency. `is_charged`: see `BillingEvent`."""
     tokens = bill.tokens
     tariff = _tariff(prices, currency, at_ms, bill.details.service_tier, tokens.input)
     if tariff is None:

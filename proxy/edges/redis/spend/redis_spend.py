@@ -77,13 +77,15 @@ class RedisSpend:
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
-        """Give back what a cancelled caller's call reserved, also if the answer has come in the same tick."""
-        if (
-            isinstance(question, asyncio.Future)
-            and question.done()
-            and not question.cancelled()
-            and question.exception() is None
-        ):
+        """Give back what the call reserved, also if the answer has come in the same tick, or comes later.
+
+        A question that has not left yet is not sent.
+        """
+        if not isinstance(question, asyncio.Future):
+            return
+        if not question.done():  # its caller has not waited for it
+            question.cancel()
+        elif not question.cancelled() and question.exception() is None:
             answer = question.result()
             if isinstance(answer, SpendTaken):
                 self.give_back(answer)
