@@ -24,6 +24,7 @@ from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.limit import Limit, SlugLimits, limit_of
 from policy.price_wire import LONG_CONTEXT_MEMBERS, PRICE_MEMBERS, TIER_MEMBERS, price_from_wire, price_to_wire
 from policy.prices import Price
+from policy.spend.limits import SpendLimit, spend_limits_from_wire
 
 Wire = dict[str, Any]
 
@@ -306,6 +307,11 @@ def group_members_from_wire(id: str, body: Wire) -> tuple[str, str, str | None, 
     return id, body["workspace_id"], body["parent_id"], body["external_entity_id"], Enforcement(body["enforcement"])
 
 
+def group_spend_from_wire(body: Wire) -> tuple[SpendLimit, ...]:
+    """The spend limits of a group. Raises for one of a newer version: to ignore it would drop a limit."""
+    return spend_limits_from_wire(body.get("spend_limits", ()))
+
+
 def models_entry_to_wire(entry: SlugLimits) -> Wire:
     """An entry of `models[]`, as the API, the database column and the snapshot hold it."""
     return {
@@ -338,7 +344,7 @@ def _limit_from_wire(body: Wire) -> Limit:
     return limit_of(body["type"], body["unit"], body["threshold"])
 
 
-_GROUP_MEMBERS = frozenset(("workspace_id", "parent_id", "external_entity_id", "enforcement", "models"))
+_GROUP_MEMBERS = frozenset(("workspace_id", "parent_id", "external_entity_id", "enforcement", "models", "spend_limits"))
 _ENTRY_MEMBERS = frozenset(("slug", "rate_limits", "usage_limits"))
 _LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
 

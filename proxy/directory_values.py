@@ -7,6 +7,7 @@ from policy.hosts import Reach
 from policy.limits.effective import Plan
 from policy.limits.groups import GroupNode
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
+from policy.spend.effective import SpendPlan
 from proxy.accounting.request_report import CallLabels
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.dialects.dialect_attempt import DialectAttempt
@@ -20,6 +21,10 @@ class CallingGroup(GroupNode):
 
     path: tuple[str, ...]
     """The ids of the group, its parent, and so on to the root."""
+    spend: SpendPlan | None = field(default=None, compare=False)
+    """The spend limits that bind the group's calls; None without any. `SlugRoute` has those that are in force."""
+    generation: int = field(default=0, compare=False)
+    """The generation of policy that this is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +105,5 @@ class SlugRoute:
     plan: Plan
     prices: SlugPrices | None = field(default=None, compare=False)
     """None if the slug has no price."""
+    spend: SpendPlan | None = None
+    """None if no spend limit binds. The same object for all slugs of a group, until policy changes."""

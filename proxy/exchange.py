@@ -12,6 +12,7 @@ from policy.limits.settlement import Estimate
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
 from proxy.accounting.reservations import Taken
+from proxy.accounting.spend_taken import SpendTaken
 from proxy.capacity.call_load import Load
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
@@ -33,6 +34,8 @@ class Admitted:
     """The billing event's idempotency key, a ULID."""
     estimate: Estimate
     """Tokens that the call reserves of TOKEN limits. Never billed."""
+    spend: SpendTaken | None = None
+    """What the call reserves of spend limits. None if none binds."""
 
 
 @dataclass(slots=True)

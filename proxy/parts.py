@@ -15,11 +15,13 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
 from policy.snapshot import EndpointRow, ModelRow, WorkspaceRow
+from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.metering import Bill, DeliveredCounter, UnreadAnswer
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken
 from proxy.answers import Headers
 from proxy.async_requests.queues import RequestQueue
 from proxy.async_requests.requests import DeploymentRef
@@ -124,6 +126,29 @@ class Counters(Protocol):
 
     def give_back(self, take: Taken) -> None:
         """Return everything that was taken for a call that was never dispatched. Enqueue; never raises."""
+
+
+class SpendCounters(Protocol):
+    """The counters of what trees spend: `RedisSpend`. Without Redis they admit every call, and count nothing."""
+
+    # admit
+
+    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+        """Reserve `picos` (10^-12 of the plan's currency) for the call with this event, or refuse it.
+
+        Begins at once, whenever what this returns is awaited.
+        """
+
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+        """Return what an `ask` took, or still takes. It may be cancelled, answered, or not awaited yet."""
+
+    # settle: one of these for each `SpendTaken`
+
+    def end(self, taken: SpendTaken, picos: int) -> None:
+        """Set what a dispatched call reserves to its cost, until its event is counted. Enqueue; never raises."""
+
+    def give_back(self, taken: SpendTaken) -> None:
+        """Return what was reserved for a call that leaves no event. Enqueue; never raises."""
 
 
 class Journal(Protocol):
@@ -349,6 +374,7 @@ class Parts:
 
     directory: Directory
     counters: Counters
+    spend: SpendCounters
     journal: Journal
     upstream: UpstreamClient
     replicas: Replicas

@@ -45,16 +45,14 @@ class Pipeline:
         self._on_exhausted = parts.on_exhausted
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
-        tiers = admit.Tiers(parts.tiers)
-        estimates = admit.Estimates(parts.output_estimates, parts.assumed_output_tokens)
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._receive = Receive(ulids, slices, parts.max_body_bytes, parts.cors, parts.model_host_suffix)
         self._route = route.Route(parts.directory, parts.dialects)
-        self._admit = admit.Admit(parts.counters, estimates, parts.meters, ulids, tiers)
+        self._admit = admit.Admit(parts, ulids)
         self._count_tokens = count_tokens.CountTokens(parts.dialects)
         self._dispatch = dispatch.Dispatch(parts, slices)
         self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)
-        self._settle = settle.Settle(parts.journal, parts.counters, parts.output_estimates, parts.meters)
+        self._settle = settle.Settle(parts)
         self._invoke = invoke.Invoke(parts.directory, parts.replicas, parts.upstream, parts.dispatch)
         self._async_requests = async_requests.AsyncRequests(
             parts.async_queueing, parts.counters, parts.meters, ulids, slices
@@ -145,7 +143,7 @@ class Pipeline:
             return self._route.list_slugs(context, identified)  # 404
         await self._receive.body(context)  # 400 404 405 408 413 415 529
         self._route(context, identified)  # 403 404
-        context.admitted = admitted = await self._admit(context, identified)  # 429 503
+        context.admitted = admitted = await self._admit(context, identified)  # 402 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
             return counted
         answering = await self._dispatch(context, admitted)  # 400 404 500 502 503 504 529

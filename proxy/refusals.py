@@ -101,6 +101,17 @@ class LimitExceededError(RefusalError):
     """A limit of the caller's group, or of a group above it, is reached; or one of its workspace."""
 
 
+class SpendLimitExceededError(RefusalError):
+    """A spend limit of the caller's group, or of a group above it, is reached."""
+
+
+class UnpricedError(RefusalError):
+    """A spend limit binds the call, and the slug has no price in its currency."""
+
+    def __init__(self, slug: str, currency: str) -> None:
+        super().__init__(f"{slug} has no price in {currency}, and a spend limit binds; ask the operator to set one")
+
+
 class NoSuchAsyncRequestError(RefusalError):
     """The asynchronous request does not exist, is another workspace's or model's, or ended more than an hour ago."""
 
@@ -196,6 +207,7 @@ TABLE: Mapping[type[Exception], Refusal] = {
     ),
     NoCredentialError: Refusal(401, None, "no_credential", "Unauthorized"),
     BillingSuspendedError: Refusal(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
+    UnpricedError: Refusal(402, "UNPRICED", "unpriced"),
     BadCredentialError: Refusal(403, None, "bad_credential", "Authentication failed"),
     NotOnboardedError: Refusal(403, None, "not_onboarded", "Authentication failed"),
     NoSuchPathError: Refusal(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),
@@ -209,6 +221,7 @@ TABLE: Mapping[type[Exception], Refusal] = {
     BodyTooLargeError: Refusal(413, "PAYLOAD_TOO_LARGE", "too_large"),
     EncodedBodyError: Refusal(415, "UNSUPPORTED_ENCODING", "encoded_body", "content-encoding must be identity"),
     LimitExceededError: Refusal(429, "RATE_LIMITED", "limit"),
+    SpendLimitExceededError: Refusal(429, "SPEND_LIMIT_EXCEEDED", "spend_limit"),
     CapacityExceededError: Refusal(
         429, "CAPACITY_EXCEEDED", "async_parked", "An earlier request of the deployment is parked for a replica"
     ),

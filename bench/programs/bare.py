@@ -22,10 +22,12 @@ from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.sealing import parse_keys
+from policy.spend.effective import SpendPlan
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -64,6 +66,22 @@ class NoCounters:
         pass
 
     def give_back(self, take: Taken) -> None:
+        pass
+
+
+class NoSpend:
+    """Is never asked: no spend limit binds."""
+
+    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+        raise AssertionError
+
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+        pass
+
+    def end(self, taken: SpendTaken, picos: int) -> None:
+        pass
+
+    def give_back(self, taken: SpendTaken) -> None:
         pass
 
 
@@ -126,7 +144,7 @@ class BarePipeline(Pipeline):
 
     def __init__(self, parts: Parts) -> None:
         super().__init__(parts)
-        self._settle = SettleNothing(parts.journal, parts.counters, parts.output_estimates, parts.meters)
+        self._settle = SettleNothing(parts)
 
 
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
@@ -139,6 +157,7 @@ async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None
     parts = Parts(
         directory=SnapshotDirectory(directory.replica, keys, stamp, NoConfirmer()),
         counters=NoCounters(),
+        spend=NoSpend(),
         journal=NoJournal(),
         replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),  # never asked
         upstream=HttpUpstream(Egress(EgressRules(), CONNECT_TIMEOUT_S)),

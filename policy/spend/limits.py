@@ -91,8 +91,13 @@ def spend_limit_to_wire(limit: SpendLimit) -> Wire:
 
 
 def spend_limits_from_wire(body: Sequence[Wire]) -> tuple[SpendLimit, ...]:
-    """The spend limits of a group. Raises ValueError, KeyError or TypeError for what this version does not know."""
-    return tuple([_spend_limit_from_wire(wire) for wire in body])
+    """The spend limits of a group.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for what this version does not know.
+    """
+    limits = tuple([_spend_limit_from_wire(wire) for wire in body])
+    check_spend_limits(limits)
+    return limits
 
 
 def _spend_limit_from_wire(wire: Wire) -> SpendLimit:

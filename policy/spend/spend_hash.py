@@ -6,7 +6,7 @@ numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Re
 Fields:
 - `e`: the run id of the server under which control has counted what is here, a blank, and the currency. Without it,
   nothing counts.
-- `c`: the time (ms) through which control has counted events: the latest of their timestamps at most.
+- `c`: the time (ms, decimal digits) through which control has counted events.
 - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 - `r<group>`: the sum of the reservations in the group.
 - `p<event key>`: a reservation: its amount, the worker incarnation that made it, and its groups, each followed by `/`.
@@ -33,8 +33,10 @@ RESERVATION_PREFIX = "p"
 INCARNATION_CHARS = 16
 LIMB = 10**12
 """The number of each limb's units that make one of the limb before it."""
-_UNITS_PER_PICO = 10**10
+UNITS_PER_PICO = 10**10
 """Units of `policy.prices.Rates` (10^-22) in the second limb's unit."""
+MAX_PICOS = LIMB * LIMB
+"""The largest reservation. It is above every limit's amount, and thousands of them add up to a number that is exact."""
 _SPENT = struct.Struct("<QQQ")
 _AMOUNT = struct.Struct("<QQ")
 AMOUNT_BYTES = _AMOUNT.size
@@ -64,8 +66,8 @@ def epoch_text(run_id: str, currency: str) -> str:
 
 
 def picos_of(units: int) -> int:
-    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up."""
-    return -(-units // _UNITS_PER_PICO)
+    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up, at most `MAX_PICOS`."""
+    return min(-(-units // UNITS_PER_PICO), MAX_PICOS)
 
 
 def picos_of_amount(amount: Decimal) -> int:

@@ -19,6 +19,8 @@ LimitDecision = tuple[str, str, str]
 """The outcome of a take for the metrics: outcome, type and unit. The last two are "" unless a limit has refused."""
 ADMITTED: LimitDecision = ("admitted", "", "")
 UNAVAILABLE: LimitDecision = ("unavailable", "", "")
+SPEND = "SPEND"
+"""The type of a decision by a spend limit."""
 
 
 @dataclass(slots=True)

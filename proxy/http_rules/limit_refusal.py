@@ -1,11 +1,13 @@
 """The refusal of a call by a limit that is reached. Pure.
 
-See docs/reference/limits.md#admission.
+See docs/reference/limits.md#admission and docs/reference/money.md#spend-limits.
 """
 
 from policy.limits.effective import Plan
+from policy.prices import amount_text
 from proxy.accounting.reservations import LimitHit
-from proxy.refusals import LimitExceededError
+from proxy.accounting.spend_taken import SpendHit
+from proxy.refusals import LimitExceededError, SpendLimitExceededError
 
 
 def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
@@ -14,3 +16,10 @@ def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
     kind = "Rate limit" if limit.is_rate else "Usage limit"
     message = f"{kind} exceeded for {plan.slug}: {limit.threshold} {limit.type.value} per {limit.unit.value}"
     return LimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
+
+
+def spend_refusal(hit: SpendHit) -> SpendLimitExceededError:
+    """Name unit, amount and currency, but no group."""
+    limit = hit.bound.limit
+    message = f"Spend limit exceeded: {amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
+    return SpendLimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))

@@ -1,10 +1,12 @@
 """Step 4: take from every limit's bucket at once, or from none (429; 503 if the counters are unreachable).
 
-Nothing else constructs `Admitted`.
+Where spend limits bind, also reserve what the call is expected to cost (429; 402 without a price). Nothing else
+constructs `Admitted`.
 """
 
 from asyncio import CancelledError
 from collections.abc import Mapping
+from time import time_ns
 
 from policy.billing import MAX_COUNT
 from policy.endpoints import MODEL_API
@@ -13,16 +15,20 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
+from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
-from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit
+from proxy.accounting.call_costs import expected_picos
+from proxy.accounting.reservations import ADMITTED, SPEND, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import Admitted, RequestContext
 from proxy.http_rules.headers import rate_limit_lines
-from proxy.http_rules.limit_refusal import limit_refusal
-from proxy.parts import Counters, Meters, OutputEstimates
+from proxy.http_rules.limit_refusal import limit_refusal, spend_refusal
+from proxy.parts import OutputEstimates, Parts
 from proxy.records.head_facts import Purpose
+from proxy.refusals import UnpricedError
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
@@ -90,11 +96,12 @@ class Estimates:
 class Admit:
     """Asks every limit up the group tree."""
 
-    def __init__(self, counters: Counters, estimates: Estimates, meters: Meters, ulids: Ulids, tiers: Tiers) -> None:
-        self._counters = counters
-        self._tiers = tiers
-        self._estimates = estimates
-        self._meters = meters
+    def __init__(self, parts: Parts, ulids: Ulids) -> None:
+        self._counters = parts.counters
+        self._spend = parts.spend
+        self._tiers = Tiers(parts.tiers)
+        self._estimates = Estimates(parts.output_estimates, parts.assumed_output_tokens)
+        self._meters = parts.meters
         self._ulids = ulids
 
     async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
@@ -107,15 +114,19 @@ class Admit:
             # See docs/reference/limits.md#model-api-tiers.
             tier = self._tiers.plan(identified.workspace)
         estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
-        question = self._counters.ask(plan, estimate, tier)
-        try:
-            answer = await question
-        except CountersUnavailableError:
-            self._meters.limit_decision(UNAVAILABLE)
-            raise
-        except CancelledError:
-            self._counters.abandon(question)
-            raise
+        reserved = None
+        if route.spend is None:
+            question = self._counters.ask(plan, estimate, tier)
+            try:
+                answer = await question
+            except CountersUnavailableError:
+                self._meters.limit_decision(UNAVAILABLE)
+                raise
+            except CancelledError:
+                self._counters.abandon(question)
+                raise
+        else:
+            answer, reserved = await self._take_both(context, route.spend, estimate, tier)
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit
@@ -126,12 +137,59 @@ class Admit:
             raise limit_refusal(plan, answer)
         context.rate_limit_lines = answer.lines
         self._meters.limit_decision(ADMITTED)
-        # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
-        event_key = context.request_id if context.facts.request_id is None else self._ulids()
+        if reserved is not None:
+            event_key = reserved.event_key
+        else:
+            # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
+            event_key = context.request_id if context.facts.request_id is None else self._ulids()
         return Admitted(
             identified=identified,
             route=route,
             take=answer,
             event_key=event_key,
             estimate=estimate,
+            spend=reserved,
         )
+
+    async def _take_both(
+        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, tier: Plan | None
+    ) -> tuple[Taken | LimitHit, SpendTaken | None]:
+        """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
+
+        A refusal by limits comes before one by spend limits, which raises.
+        """
+        route = context.route
+        assert route is not None
+        picos = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
+        if picos is None:
+            raise UnpricedError(route.plan.slug, spend.currency)
+        if context.facts.purpose is _COUNT:  # costs nothing, but is refused while nothing is left
+            picos = 0
+        event_key = context.request_id if context.facts.request_id is None else self._ulids()
+        spend_question = self._spend.ask(spend, event_key, picos)
+        answer: Taken | LimitHit | None = None
+        reserved: SpendTaken | None = None
+        try:
+            question = self._counters.ask(route.plan, estimate, tier)
+            try:
+                answer = await question
+            except CancelledError:
+                self._counters.abandon(question)
+                raise
+            if isinstance(answer, LimitHit):
+                return answer, None
+            reply = await spend_question
+            if isinstance(reply, SpendHit):
+                context.rate_limit_lines = answer.lines
+                self._meters.limit_decision(("refused", SPEND, reply.bound.limit.unit.value))
+                raise spend_refusal(reply)
+            reserved = reply
+            return answer, reserved
+        except CountersUnavailableError:
+            self._meters.limit_decision(UNAVAILABLE)
+            raise
+        finally:
+            if reserved is None:
+                self._spend.abandon(spend_question)
+                if isinstance(answer, Taken):
+                    self._counters.give_back(answer)

@@ -9,14 +9,17 @@ import logging
 from itertools import islice
 from time import perf_counter, time_ns
 
-from policy.billing import NO_DETAILS, REPORTED, event_details, event_end
+from policy.billing import FIRST_ERROR_STATUS, NO_DETAILS, REPORTED, event_details, event_end
 from policy.limits.kinds import LimitType
+from proxy.accounting.call_costs import billed_picos
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.metering import NO_BILL, Bill, bill_so_far
 from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.accounting.spend_taken import SpendTaken
+from proxy.directory_values import SlugRoute
 from proxy.exchange import Admitted, RequestContext
-from proxy.parts import Counters, Journal, Meters, OutputEstimates
+from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
 
 log = logging.getLogger(__name__)
@@ -32,11 +35,12 @@ MAX_LABELS = 16
 class Settle:
     """Ends requests."""
 
-    def __init__(self, journal: Journal, counters: Counters, output_estimates: OutputEstimates, meters: Meters) -> None:
-        self._journal = journal
-        self._counters = counters
-        self._output_estimates = output_estimates
-        self._meters = meters
+    def __init__(self, parts: Parts) -> None:
+        self._journal = parts.journal
+        self._counters = parts.counters
+        self._spend = parts.spend
+        self._output_estimates = parts.output_estimates
+        self._meters = parts.meters
         self._rejections = _Rejections()
 
     def journal_end(self, context: RequestContext) -> UnwrittenRecord | None:
@@ -71,6 +75,8 @@ class Settle:
                     counters.settle(reservation, number=number, actual_tokens=actual)
             else:
                 counters.give_back(admitted.take)
+            if admitted.spend is not None:
+                self._end_spend(context, admitted.route, admitted.spend, bill)
         overrun = total - admitted.estimate.expected - admitted.estimate.margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
@@ -78,6 +84,17 @@ class Settle:
             plan = admitted.route.plan
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return pending_record
+
+    def _end_spend(self, context: RequestContext, route: SlugRoute, reserved: SpendTaken, bill: Bill) -> None:
+        """Replace what spend limits reserve by the cost of the call's event, until control has counted that."""
+        if not context.dispatched or context.journaled is None:  # no event, or one that costs nothing
+            self._spend.give_back(reserved)
+            return
+        assert route.spend is not None
+        is_charged = context.status < FIRST_ERROR_STATUS and context.facts.purpose is not _COUNT
+        at_ms = time_ns() // 1_000_000
+        picos = billed_picos(route.prices, route.spend.currency, at_ms, bill, is_charged=is_charged)
+        self._spend.end(reserved, picos)
 
     def _bill(self, context: RequestContext, admitted: Admitted) -> Bill:
         """Return what to bill: what was reported; without a plausible report, what was delivered, else zero."""

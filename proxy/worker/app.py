@@ -145,6 +145,7 @@ async def _parts(
     parts = Parts(
         directory=directory,
         counters=counters,
+        spend=counters.spend,
         journal=journal,
         upstream=upstream,
         replicas=replicas,

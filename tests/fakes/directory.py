@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment
@@ -10,7 +11,11 @@ from policy.endpoints import Target
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
-from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
+from policy.prices import Price, token_prices
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, WorkspaceRow
+from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.limits import SpendLimit
+from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.errors import PolicyUnavailableError
 from proxy.records.head_facts import HeadFacts
@@ -37,6 +42,9 @@ class FakeDirectory:
     groups: dict[str, Group] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     models: dict[str, ModelRow] = field(default_factory=dict)
+    prices: dict[str, SlugPrices] = field(default_factory=dict)
+    spend: dict[str, SpendPlan] = field(default_factory=dict)
+    """Spend plans by group."""
     away: bool = False
     unconfirmable: bool = False
     confirmations: int = 0
@@ -89,7 +97,9 @@ class FakeDirectory:
     def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
         plan = self._plan(group, slug)
-        return SlugRoute(endpoint, plan) if endpoint is not None and plan is not None else None
+        if endpoint is None or plan is None:
+            return None
+        return SlugRoute(endpoint, plan, self.prices.get(slug), self.spend.get(group.id))
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         group = self.group(group_id)
@@ -157,6 +167,18 @@ class FakeDirectory:
         self.groups["g1"] = Group(
             "g1", "w1", None, "entity-1", Enforcement.INDEPENDENT, (SlugLimits(slug, rates, days),)
         )
+
+    def price(self, input: str, output: str, per_call: str = "0", currency: str = "EUR") -> None:
+        """Set the price of SLUG since 1970: of a million tokens each, and of a call."""
+        tokens = token_prices(Decimal(input), Decimal(output))
+        price = Price(SLUG, 0, currency, tokens, Decimal(per_call))
+        self.prices[SLUG] = SlugPrices(PriceRow(SLUG, "w1", (price,)))
+
+    def limit_spend(self, *limits: SpendLimit) -> None:
+        """Set the spend limits of group `g1`."""
+        plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [limits])
+        assert plan is not None
+        self.spend["g1"] = plan
 
 
 def vendor_b() -> Target:

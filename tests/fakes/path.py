@@ -15,6 +15,7 @@ from tests.fakes.directory import FakeDirectory, ready_directory
 from tests.fakes.journal import FakeJournal
 from tests.fakes.meters import FakeMeters
 from tests.fakes.replicas import FakeReplicas
+from tests.fakes.spend import FakeSpend
 from tests.fakes.upstream_client import FakeUpstream
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
 
@@ -33,6 +34,7 @@ class PathRig:
 
     directory: FakeDirectory = field(default_factory=ready_directory)
     counters: FakeCounters = field(default_factory=lambda: FakeCounters(now_ms))
+    spend: FakeSpend = field(default_factory=lambda: FakeSpend(now_ms))
     journal: FakeJournal = field(default_factory=FakeJournal)
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
     meters: FakeMeters = field(default_factory=FakeMeters)
@@ -52,6 +54,7 @@ class PathRig:
         return Parts(
             directory=self.directory,
             counters=self.counters,
+            spend=self.spend,
             journal=self.journal,
             upstream=self.upstream,
             replicas=self.replicas,
@@ -78,6 +81,7 @@ class PathRig:
 
     def check_settled(self) -> None:
         """Assert that nothing is left open in journal, counters and gauges."""
+        self.spend.check_settled()
         assert sorted(call.event_key for call in self.journal.closed) == sorted(
             call.event_key for call in self.journal.opened
         )

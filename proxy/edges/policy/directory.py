@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -16,6 +17,7 @@ import orjson
 
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
+from policy.limits.groups import Enforcement
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import (
     EndpointRow,
@@ -26,8 +28,11 @@ from policy.snapshot import (
     SecretRow,
     WorkspaceRow,
     group_members_from_wire,
+    group_spend_from_wire,
     limits_from_wire,
 )
+from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.limits import check_currency
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
@@ -50,6 +55,7 @@ _HOLDER_WEIGHT = 1500
 _ROUTE_WEIGHT = 500
 _GROUP_WEIGHT = 40
 """The weight of each group of a route's plan."""
+_SPEND_WEIGHT = 1000
 _CALLER_WEIGHT = 200
 _SHAPE_WEIGHT = 1000
 _FORWARDING_WEIGHT = 1200
@@ -61,6 +67,8 @@ _GROUP = RowKind.GROUP.value
 _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
+_SPEND = "spend"
+_SPEND_MEMBER = b'"spend_limits":'
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")
@@ -206,8 +214,7 @@ class SnapshotDirectory:
 
     def group(self, id: str) -> CallingGroup | None:
         self._follow()
-        encoded = self._rows.group(id)
-        return None if encoded is None else _group(encoded)
+        return self._group_now(id)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs that the group may call, in the order of its models."""
@@ -247,7 +254,7 @@ class SnapshotDirectory:
         if key is None:
             return None
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
-        group = None if encoded is None else _group(encoded)
+        group = None if encoded is None else self._group(encoded)
         holder = KeyHolder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
             rows = (_KEY, digest, _WORKSPACE, key.workspace_id)
@@ -261,7 +268,7 @@ class SnapshotDirectory:
         plan = self._plan(group, slug) if endpoint is not None else None
         if endpoint is None or plan is None:
             return None
-        route = SlugRoute(endpoint, plan, self._prices(endpoint))
+        route = SlugRoute(endpoint, plan, self._prices(endpoint), self._spend(group))
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
         self._cache.put((group.id, slug), entry)
@@ -276,6 +283,34 @@ class SnapshotDirectory:
         entries = self._rows.entries(group.path, slug)
         limits = [None if body is None else entry_limits(body) for body in entries]
         return plan_of_ids(group.path, group.enforcement, slug, limits)
+
+    def _spend(self, group: CallingGroup) -> SpendPlan | None:
+        """The group's spend plan. `group` may be of policy that has changed since: its call's body came slowly."""
+        current: CallingGroup | None = group
+        if not self._cache.are_unchanged(group.path, group.generation):
+            current = self._group_now(group.id)
+        return None if current is None else current.spend
+
+    def _group_now(self, id: str) -> CallingGroup | None:
+        encoded = self._rows.group(id)
+        return None if encoded is None else self._group(encoded)
+
+    def _group(self, encoded: EncodedGroup) -> CallingGroup:
+        """Decode a group. Raises if this version does not understand it: it may have limits."""
+        bodies, path = encoded
+        generation = self._cache.generation
+        try:
+            node = group_members_from_wire(path[0], orjson.loads(bodies[0]))
+            if _SPEND_MEMBER not in b"".join(bodies):
+                return CallingGroup(*node, path, None, generation)
+            plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
+            if plan is None:
+                plan = _spend_plan(path, node[-1], bodies)
+            if plan is not None:
+                self._cache.put((_SPEND, path[0]), Entry(plan, _SPEND_WEIGHT, (), generation, path))
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise PolicyUnavailableError(_unreadable("a group", error)) from None
+        return CallingGroup(*node, path, plan, generation)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
         value: Compiled | None = self._cache.get((kind, id))
@@ -309,12 +344,11 @@ def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
     return SlugPrices(PriceRow.from_wire(slug, body))
 
 
-def _group(encoded: EncodedGroup) -> CallingGroup:
-    """Decode a group. Raises if this version does not understand it: it may have limits."""
-    try:
-        return CallingGroup(*group_members_from_wire(encoded.path[0], orjson.loads(encoded.body)), encoded.path)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise PolicyUnavailableError(_unreadable("a group", error)) from None
+def _spend_plan(path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes]) -> SpendPlan | None:
+    """The spend plan of these groups' rows. Raises as `spend_limits_from_wire` does, and if their currencies differ."""
+    limits = [group_spend_from_wire(orjson.loads(body)) for body in bodies]
+    check_currency(chain.from_iterable(limits))
+    return spend_plan(path, enforcement, limits)
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:

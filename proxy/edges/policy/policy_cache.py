@@ -73,6 +73,11 @@ class PolicyCache:
             return True
         return bool(entry.slug) and any(changed.get((id, entry.slug), 0) > checked for id in entry.groups)
 
+    def are_unchanged(self, groups: tuple[str, ...], since: int) -> bool:
+        """Return whether the rows of these groups are known to be the same as in generation `since`."""
+        changed = self._changed
+        return since >= self._complete_from and not any(changed.get((_GROUP, id), 0) > since for id in groups)
+
     def put(self, key: object, entry: Entry) -> None:
         """Keep an entry, unless changes since `checked` are unknown."""
         if entry.checked >= self._complete_from:

@@ -18,7 +18,8 @@ from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 Name = tuple[str, str]
 """The name of a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
 _BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
-_GROUP = ", ".join(("g0.body", "g0.id", *[f"g{level}.parent_id" for level in range(MAX_DEPTH)]))
+_LEVELS = range(MAX_DEPTH)
+_GROUP = ", ".join(("g0.id", *[f"g{n}.parent_id" for n in _LEVELS], *[f"g{n}.body" for n in _LEVELS]))
 _ANCESTORS = " ".join(f"LEFT JOIN groups g{n} ON g{n}.id = g{n - 1}.parent_id" for n in range(1, MAX_DEPTH))
 _GROUP_BY_ID = f"SELECT {_GROUP} FROM groups g0 {_ANCESTORS} WHERE g0.id = ?"  # noqa: S608
 _KEY = (
@@ -35,9 +36,9 @@ _CHANGES = "SELECT number, kind, id FROM changes WHERE number > ? ORDER BY numbe
 
 
 class EncodedGroup(NamedTuple):
-    """A group's row, and the ids of the group, its parent, and so on to the root."""
+    """The rows of a group, its parent, and so on to the root, and their ids."""
 
-    body: bytes
+    bodies: Sequence[bytes]
     path: tuple[str, ...]
 
 
@@ -132,9 +133,11 @@ class ReplicaRows:
 
 def _group_in(row: Sequence[Any]) -> EncodedGroup | None:
     """The group of a row that `_GROUP` selects; None if there is none. A broken path raises: it would drop limits."""
-    body, id, *parents = row
-    if body is None:
+    id = row[0]
+    if id is None:
         return None
+    parents = row[1 : 1 + MAX_DEPTH]
     if "" not in parents:
         raise PolicyUnavailableError("the limits of a group's ancestors cannot be read")
-    return EncodedGroup(body, (id, *parents[: parents.index("")]))
+    levels = parents.index("")
+    return EncodedGroup(row[1 + MAX_DEPTH :][: levels + 1], (id, *parents[:levels]))

@@ -32,6 +32,8 @@ from proxy.edges.redis.nodes.topology import nodes_of
 from proxy.edges.redis.pending_takes import PendingTakes
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.settlement_sender import SettlementSender
+from proxy.edges.redis.spend.redis_spend import RedisSpend
+from proxy.edges.redis.spend.scripts import SpendScripts
 from proxy.edges.redis.worker_roster import WorkerRoster
 from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
@@ -66,6 +68,7 @@ class CountersOptions:
     roster_interval_s: float = 2.0
     client: RedisClientOptions = field(default_factory=RedisClientOptions)
     scripts: Scripts = field(default_factory=Scripts.load)
+    spend_scripts: SpendScripts = field(default_factory=SpendScripts.load)
     on_round_trip: Callable[[float], None] | None = None
     on_local_decision: Callable[[], None] | None = None
     on_clock_step: Callable[[str, int], None] = lambda _server, _by_ms: None
@@ -87,6 +90,8 @@ class RedisCounters:
         self._settlements = SettlementSender(
             self._nodes, scripts.settle, self._lease_ms, self._options.before_settling, self._soft_refusals
         )
+        self.spend = RedisSpend(self._nodes, incarnation, self._options.spend_scripts)
+        """The spend limits, on the same connections."""
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
         self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
         self._plans = RecentlyUsed[int, CompiledPlan](PLANS_KEPT)
@@ -114,13 +119,15 @@ class RedisCounters:
     async def start(self) -> None:
         """Connect. Returns within a second, connected or not."""
         self._loop = asyncio.get_running_loop()
+        self.spend.start()
         await self._nodes.start()
         if self._local is not None:
             await self._roster.start()
 
     async def close(self) -> None:
         """Send the settlements, for at most `CLOSE_TIMEOUT_S`, and disconnect."""
-        await self._settlements.close(CLOSE_TIMEOUT_S if self.available else 0.0)
+        timeout_s = CLOSE_TIMEOUT_S if self.available else 0.0
+        await asyncio.gather(self._settlements.close(timeout_s), self.spend.close(timeout_s))
         await self._roster.close()
         await self._nodes.close()
 
@@ -234,6 +241,7 @@ class RedisCounters:
         """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
+        self.spend.flush()
         takes = self._takes_to_send
         self._takes_to_send = []
         if not takes:
@@ -369,6 +377,7 @@ class RedisCounters:
         for compiled in self._plans.values():
             compiled.forget_refusal()
         self._takes.redis_is_back()
+        self.spend.redis_is_back()
 
 
 def _combined(ceiling: Taken, granted: Taken) -> Taken:

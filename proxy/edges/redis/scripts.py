@@ -21,7 +21,8 @@ from policy.limits.kinds import KIND_NUMBER, TOKEN_TYPES, LimitType
 from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
 
-_CLOCK = "redis.call('TIME')"
+CLOCK = "redis.call('TIME')"
+"""What reads the time in a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,9 @@ class Script:
     sha: bytes
 
     @classmethod
-    def load(cls, name: str, before: str, clock: str = _CLOCK) -> "Script":
+    def load(cls, name: str, before: str, clock: str = CLOCK) -> "Script":
         """Read a file. `before`: Lua in front of it. `clock`: what reads the time; tests replace it."""
-        text = (before + _lua("proxy.edges.redis", name)).replace(_CLOCK, clock).encode()
+        text = (before + _lua("proxy.edges.redis", name)).replace(CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
@@ -47,7 +48,7 @@ class Scripts:
     revoke: Script
 
     @classmethod
-    def load(cls, clock: str = _CLOCK) -> "Scripts":
+    def load(cls, clock: str = CLOCK) -> "Scripts":
         counters = kind_constants() + _lua("policy.limits", "log.lua")
         return cls(
             Script.load("take.lua", counters, clock),

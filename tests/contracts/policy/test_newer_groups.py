@@ -21,12 +21,23 @@ def limit_of(body: Wire) -> Wire:
     return limit
 
 
+def spend_limit(**members: Any) -> Wire:
+    return {"unit": "DAY", "amount": "5.00", "currency": "EUR", "enforcement": "SOFT"} | members
+
+
 NEWER: dict[str, Callable[[Wire], None]] = {
     "a type": lambda body: limit_of(body).update(type="CONCURRENT_REQUEST"),
     "a unit": lambda body: limit_of(body).update(unit="FORTNIGHT"),
     "a member of a limit": lambda body: limit_of(body).update(soft=True),
     "a member of an entry": lambda body: body["models"][0].update(spend_limits=[]),
-    "a member of a group": lambda body: body.update(spend_limits=[]),
+    "a member of a group": lambda body: body.update(balances=[]),
+    "a unit of a spend limit": lambda body: body.update(spend_limits=[spend_limit(unit="FORTNIGHT")]),
+    "a spend limit per minute": lambda body: body.update(spend_limits=[spend_limit(unit="MINUTE")]),
+    "an enforcement of a spend limit": lambda body: body.update(spend_limits=[spend_limit(enforcement="ADVICE")]),
+    "a member of a spend limit": lambda body: body.update(spend_limits=[spend_limit(slug="acme/a")]),
+    "an amount that is no text": lambda body: body.update(spend_limits=[spend_limit(amount=5)]),
+    "two spend limits of a unit": lambda body: body.update(spend_limits=[spend_limit(), spend_limit()]),
+    "spend limits that are no list": lambda body: body.update(spend_limits={"DAY": 5}),
     "an enforcement": lambda body: body.update(enforcement="SHARED"),
     "no list of models": lambda body: body.update(models={"acme/a": {}}),
 }

@@ -170,6 +170,7 @@ class CannedWorker:
         parts = Parts(
             directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),
             counters=self.counters,
+            spend=self.counters.spend,
             journal=self.journal,
             upstream=HttpUpstream(self.egress),  # type: ignore[arg-type]  # it only connects
             replicas=ReplicaRequests(SupervisorLink(lambda: None), WaitingTimes()),

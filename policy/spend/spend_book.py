@@ -1,0 +1,183 @@
+"""What a tree spends, in plain Python: the reference for every script that reads or writes its Redis hash. Pure.
+
+Proxies take, end and give back calls; control counts their events, builds the hash anew and sweeps it.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from policy.limits.kinds import USAGE_UNITS
+from policy.limits.windows import until_end_ms
+from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.spend_hash import (
+    COUNTED_FIELD,
+    EPOCH_FIELD,
+    RESERVATION_PREFIX,
+    RESERVED_PREFIX,
+    UNITS_PER_PICO,
+    Reserved,
+    pack_amount,
+    pack_reservation,
+    pack_spent,
+    picos_of_amount,
+    spent_field,
+)
+
+
+class Call(NamedTuple):
+    """A call that asks to be admitted. `picos`: what it is expected to cost, in 10^-12."""
+
+    event_key: str
+    picos: int
+
+
+class Admission(NamedTuple):
+    """The answer to the calls of one take.
+
+    `admitted`: how many of them, in order. `refused_by`: the number, from 1, of the first bound that refused the rest;
+    0: none. `wait_ms`: until the last of the windows ends whose spend alone leaves no room; 0: there is none.
+    """
+
+    admitted: int
+    refused_by: int = 0
+    wait_ms: int = 0
+
+
+class CountableEvent(NamedTuple):
+    """A committed event. `units`: its exact cost, in 10^-22. `groups`: those whose spend it adds to."""
+
+    event_key: str
+    timestamp_ms: int
+    units: int
+    groups: tuple[str, ...]
+
+
+class CountOutcome(Enum):
+    """What became of a round of counting. All but COUNTED ask for a build of the hash."""
+
+    COUNTED = "counted"
+    BEHIND = "behind"
+    ABSENT = "absent"
+
+
+@dataclass(slots=True)
+class SpendBook:
+    """The hash of one tree (`policy/spend/spend_hash.py`)."""
+
+    epoch: str = ""
+    """The run id of the server under which control has counted. Without it, nothing counts."""
+    counted_ms: int = 0
+    spent: dict[str, int] = field(default_factory=dict)
+    """By field of the hash: units."""
+    reserved: dict[str, int] = field(default_factory=dict)
+    """By group: picos."""
+    reservations: dict[str, Reserved | None] = field(default_factory=dict)
+    """By event key. None: a marker, which keeps a late take from reserving anything."""
+
+    def take(self, plan: SpendPlan, calls: Sequence[Call], incarnation: str, clock_ms: int) -> Admission | None:
+        """Admit calls in order, until a bound has no room. None: nothing is counted, and all are admitted.
+
+        The present window is that of Redis' clock, or of `counted_ms` if that is later: the clock has stepped back.
+        """
+        if not self.epoch:
+            return None
+        at_ms = max(clock_ms, self.counted_ms)
+        for number, call in enumerate(calls):
+            if call.event_key in self.reservations:  # given up before it was made
+                continue
+            refused_by = self._refusing(plan, at_ms)
+            if refused_by:
+                return Admission(number, refused_by, self._wait_ms(plan, at_ms, clock_ms))
+            self.reservations[call.event_key] = Reserved(call.picos, incarnation, plan.groups)
+            self._raise(plan.groups, call.picos)
+        return Admission(len(calls))
+
+    def end(self, event_key: str, picos: int) -> None:
+        """Set the reservation of a dispatched call to its cost. Without one, its event is counted."""
+        reservation = self.reservations.get(event_key)
+        if reservation is not None:
+            self._lower(reservation.groups, reservation.picos)
+            self._raise(reservation.groups, picos)
+            self.reservations[event_key] = reservation._replace(picos=picos)
+
+    def give_back(self, event_key: str) -> None:
+        """Return the reservation of a call that was never dispatched."""
+        if self.reservations.get(event_key) is not None:
+            self.release(event_key)
+
+    def give_up(self, event_key: str) -> None:
+        """Return the reservation of a call whose take may still run: then it reserves nothing."""
+        if event_key in self.reservations:
+            self.give_back(event_key)
+        else:
+            self.reservations[event_key] = None
+
+    def release(self, event_key: str) -> None:
+        """End a reservation, or drop a marker: its event is counted, or cannot come any more."""
+        reservation = self.reservations.pop(event_key, None)
+        if reservation is not None:
+            self._lower(reservation.groups, reservation.picos)
+
+    def count(self, after_ms: int, through_ms: int, run_id: str, events: Sequence[CountableEvent]) -> CountOutcome:
+        """Count the events of (`after_ms`, `through_ms`] that are not counted yet, each in the window of its timestamp.
+
+        BEHIND: events of before `after_ms` are missing. ABSENT: another server, or one that has lost the hash.
+        """
+        if self.epoch != run_id:
+            return CountOutcome.ABSENT
+        if self.counted_ms < after_ms:
+            return CountOutcome.BEHIND
+        for event in events:
+            if event.timestamp_ms > self.counted_ms:
+                for group in event.groups:
+                    for unit in USAGE_UNITS:
+                        name = spent_field(group, unit, event.timestamp_ms)
+                        self.spent[name] = self.spent.get(name, 0) + event.units
+                self.release(event.event_key)
+        self.counted_ms = max(self.counted_ms, through_ms)
+        return CountOutcome.COUNTED
+
+    def build(self, run_id: str, through_ms: int, spent: Mapping[str, int]) -> None:
+        """Set what is spent through a time, by field, in units. Reservations stay, also of events that it has."""
+        self.epoch = run_id
+        self.counted_ms = through_ms
+        self.spent = dict(spent)
+
+    def fields(self) -> dict[bytes, bytes]:
+        """The fields of the hash."""
+        fields = {name: pack_spent(units) for name, units in self.spent.items()}
+        fields |= {RESERVED_PREFIX + group: pack_amount(picos) for group, picos in self.reserved.items()}
+        for event_key, reservation in self.reservations.items():
+            packed = b"" if reservation is None else pack_reservation(reservation)
+            fields[RESERVATION_PREFIX + event_key] = packed
+        if self.epoch:
+            fields |= {EPOCH_FIELD: self.epoch.encode(), COUNTED_FIELD: b"%d" % self.counted_ms}
+        return {name.encode(): packed for name, packed in fields.items()}
+
+    def _refusing(self, plan: SpendPlan, at_ms: int) -> int:
+        """The number of the first bound without room; 0: all have some."""
+        for place, bound in enumerate(plan.bounds, 1):
+            reserved = self.reserved.get(bound.counting_group, 0)
+            if self._spent(bound, at_ms) + reserved >= picos_of_amount(bound.limit.amount):
+                return place
+        return 0
+
+    def _wait_ms(self, plan: SpendPlan, at_ms: int, clock_ms: int) -> int:
+        full = [one for one in plan.bounds if self._spent(one, at_ms) >= picos_of_amount(one.limit.amount)]
+        return max((until_end_ms(bound.limit.unit, at_ms) + at_ms - clock_ms for bound in full), default=0)
+
+    def _spent(self, bound: SpendBound, at_ms: int) -> int:
+        """What is spent against a bound, in whole picos: amounts and reservations have no part of one."""
+        return self.spent.get(spent_field(bound.counting_group, bound.limit.unit, at_ms), 0) // UNITS_PER_PICO
+
+    def _raise(self, groups: Sequence[str], picos: int) -> None:
+        for group in groups:
+            self.reserved[group] = self.reserved.get(group, 0) + picos
+
+    def _lower(self, groups: Sequence[str], picos: int) -> None:
+        for group in groups:
+            self.reserved[group] = max(0, self.reserved.get(group, 0) - picos)

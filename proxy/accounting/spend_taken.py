@@ -1,0 +1,44 @@
+"""The spend limits' answers to a call: `SpendTaken`, or the limit that refused it.
+
+See docs/reference/money.md#spend-limits.
+"""
+
+from dataclasses import dataclass
+
+from policy.spend.effective import SpendBound
+
+GUESS_MS = 60_000
+"""The wait for room that only reservations take: nobody knows when their calls end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SpendTaken:
+    """A call that the spend limits admit, and what is reserved for it until its event is counted.
+
+    `key`: the Redis hash. `groups`: those in which it is reserved. `picos`: 10^-12 of the currency. Not `is_counted`:
+    nothing is reserved, as nobody counts what the tree spends now, or Redis is away.
+    """
+
+    key: str
+    event_key: str
+    groups: tuple[str, ...]
+    picos: int
+    is_counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpendHit:
+    """A call that is refused, by the first limit without room. Nothing is reserved for it.
+
+    `is_spent`: what is spent alone leaves no room in a window, and `retry_after_ms` is when the last such window ends.
+    Else calls in flight hold the room.
+    """
+
+    bound: SpendBound
+    retry_after_ms: int
+    is_spent: bool
+
+    @property
+    def retry_after_s(self) -> int:
+        """The wait that the caller is told: whole seconds, at least one."""
+        return max(1, -(-self.retry_after_ms // 1000))

@@ -1,0 +1,88 @@
+"""Calls as take.lua gets them: a plan encoded once, one command for the calls of a tick, the reply read.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any
+
+from policy.spend.effective import SpendPlan
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken
+from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
+from proxy.edges.redis.nodes.redis_node import RedisNode
+from proxy.edges.redis.scripts import Script
+from proxy.edges.redis.spend.scripts import call_arguments, take_template
+from runtime.redis.slots import slot_of
+
+CALLS_MOST = 500
+"""The most calls of one command: Lua puts a field per call and their groups' on its stack."""
+SpendAnswer = asyncio.Future[SpendTaken | SpendHit]
+"""The future that the caller of one call awaits."""
+
+
+class SpendTake(RedisCommand):
+    """One call of take.lua, for the calls of one plan in one tick. `answers`, `event_keys` and `picos`: of each.
+
+    `node`: the server that it was sent to. Whoever gets no answer in time gives the take up, so a late one is ignored.
+    """
+
+    __slots__ = ("answers", "event_keys", "node", "picos", "plan")
+
+    node: RedisNode
+
+    def __init__(self, plan: "CompiledSpendPlan", on_reply: "Callable[[SpendTake, Any], None]") -> None:
+        self.plan = plan
+        self.answers: list[SpendAnswer] = []
+        self.event_keys: list[str] = []
+        self.picos: list[int] = []
+        self.on_reply = on_reply
+        self.sent_at = 0.0
+        self.expires_at = NEVER  # `encoded` is set when it is sent
+
+    def forget_cancelled(self) -> None:
+        """Leave out the callers that stopped waiting. Call it only before the command is sent."""
+        is_awaited = [not answer.done() for answer in self.answers]
+        if not all(is_awaited):
+            self.answers = list(compress(self.answers, is_awaited))
+            self.event_keys = list(compress(self.event_keys, is_awaited))
+            self.picos = list(compress(self.picos, is_awaited))
+
+    def encode(self, *, with_text: bool = False) -> bytes:
+        """The command. `with_text`: for a Redis that has not loaded the script yet."""
+        plan = self.plan
+        script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
+        return b"*%d\r\n%b%b%b" % (
+            plan.argument_count + 2 * len(self.event_keys),
+            script,
+            plan.arguments,
+            b"".join(map(call_arguments, self.event_keys, self.picos)),
+        )
+
+
+class CompiledSpendPlan:
+    """A plan encoded for Redis, and the take that this tick's calls join."""
+
+    __slots__ = ("argument_count", "arguments", "by_sha", "plan", "script", "slot", "take")
+
+    def __init__(self, plan: SpendPlan, script: Script, incarnation: str) -> None:
+        self.plan = plan
+        self.slot = slot_of(plan.key.encode())
+        self.script = script
+        self.by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
+        template = take_template(plan, incarnation)
+        command = encode(b"1", plan.key, *template)
+        self.arguments = command[command.index(b"$") :]
+        self.argument_count = 4 + len(template)  # command, script, number of keys, key
+        self.take: SpendTake | None = None
+
+    def taken(self, event_key: str, picos: int, *, is_counted: bool) -> SpendTaken:
+        """What one call took."""
+        plan = self.plan
+        return SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=is_counted)
+
+    def hit(self, reply: Sequence[int]) -> SpendHit:
+        """Read a refusal."""
+        _, place, wait_ms = reply
+        return SpendHit(self.plan.bounds[place - 1], wait_ms or GUESS_MS, wait_ms > 0)

@@ -1,0 +1,76 @@
+"""The Lua scripts `take.lua` and `end.lua` of spend limits, and the packing of their arguments.
+
+The only Python module that knows the order and the widths of the arguments. Reads the scripts; otherwise no I/O.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from policy.limits.kinds import Calendar
+from policy.spend.effective import SpendPlan
+from policy.spend.script_text import money_script
+from policy.spend.spend_hash import (
+    AMOUNT_BYTES,
+    INCARNATION_CHARS,
+    LIMB,
+    RESERVATION_PREFIX,
+    SPENT_PREFIX,
+    pack_amount,
+    picos_of_amount,
+)
+from proxy.edges.redis.scripts import CLOCK, Script
+
+_GIVEN_UP = "!"
+_pack_limbs = struct.Struct("<QQ").pack
+
+
+@dataclass(frozen=True, slots=True)
+class SpendScripts:
+    """The two scripts."""
+
+    take: Script
+    end: Script
+
+    @classmethod
+    def load(cls, clock: str = CLOCK) -> "SpendScripts":
+        """Read them. `clock`: what reads the time; tests replace it."""
+        money = money_script()
+        return cls(
+            Script.load("spend/take.lua", money, clock),
+            Script.load("spend/end.lua", f"{money}local GIVEN_UP = '{_GIVEN_UP}'\n", clock),
+        )
+
+
+def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
+    """The arguments of take.lua up to the calls. `incarnation`: of 16 characters."""
+    if len(incarnation) != INCARNATION_CHARS:
+        raise ValueError(f"the name of an incarnation has {INCARNATION_CHARS} characters, not {incarnation!r}")
+    values = [bytes([len(plan.groups)])]
+    prefixes = []
+    for bound in plan.bounds:
+        is_month = bound.limit.unit.window is Calendar.MONTH
+        place = plan.groups.index(bound.counting_group) + 1
+        values.append(bytes([place, is_month]) + pack_amount(picos_of_amount(bound.limit.amount)))
+        prefixes.append(f"{SPENT_PREFIX}{bound.counting_group}:")
+    layout = "<B" + "BBI8I8" * len(plan.bounds)
+    suffix = incarnation + "".join(f"{group}/" for group in plan.groups)
+    return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
+
+
+def call_arguments(event_key: str, picos: int) -> bytes:
+    """Two arguments of either script, encoded for Redis: a call's reservation, and its amount."""
+    whole, rest = divmod(picos, LIMB)
+    field = f"${len(event_key) + 1}\r\n{RESERVATION_PREFIX}{event_key}\r\n${AMOUNT_BYTES}\r\n".encode()
+    return b"%b%b\r\n" % (field, _pack_limbs(whole, rest))
+
+
+def given_back_arguments(event_key: str) -> bytes:
+    """Two arguments of end.lua for a call that was never dispatched."""
+    return f"${len(event_key) + 1}\r\n{RESERVATION_PREFIX}{event_key}\r\n$0\r\n\r\n".encode()
+
+
+def given_up_arguments(event_key: str) -> bytes:
+    """The same, for a call whose take may still run: it will reserve nothing."""
+    return f"${len(event_key) + 1}\r\n{RESERVATION_PREFIX}{event_key}\r\n${len(_GIVEN_UP)}\r\n{_GIVEN_UP}\r\n".encode()

@@ -1,0 +1,57 @@
+"""Spend limits for tests: plans, and the scripts as a proxy calls them, on a Redis whose clock the test sets."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import hiredis
+import redis
+
+from policy.limits.groups import Enforcement
+from policy.limits.kinds import Unit
+from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.limits import SpendLimit
+from policy.spend.spend_book import Admission, Call
+from proxy.edges.redis.spend.scripts import (
+    SpendScripts,
+    call_arguments,
+    take_template,
+)
+from tests.contracts.redis.counters_world import REDIS_CLOCK
+
+INCARNATION = "0123456789abcdef"
+RUN_ID = "f" * 40
+SCRIPTS = SpendScripts.load(REDIS_CLOCK)
+
+
+def limits(*, day: str = "", month: str = "") -> tuple[SpendLimit, ...]:
+    """A group's spend limits, in EUR."""
+    amounts = {Unit.DAY: day, Unit.MONTH: month}
+    return tuple(SpendLimit(unit, Decimal(amount), "EUR") for unit, amount in amounts.items() if amount)
+
+
+def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enforcement.CASCADING) -> SpendPlan:
+    """The plan of the first group, whose ancestors follow, each with its limits."""
+    plan = spend_plan([id for id, _ in levels], mode, [own for _, own in levels])
+    assert plan is not None
+    return plan
+
+
+def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Admission | None:
+    """Run take.lua for calls of one tick."""
+    arguments = [argument for call in calls for argument in decoded(call_arguments(*call))]
+    reply = client.eval(SCRIPTS.take.text, 1, plan.key, *take_template(plan, INCARNATION), *arguments)
+    return Admission(*reply) if reply else None
+
+
+def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:
+    """Run end.lua. `ends`: each two encoded arguments."""
+    arguments = [argument for end in ends for argument in decoded(end)]
+    assert client.eval(SCRIPTS.end.text, 1, key, *arguments) == len(ends)
+
+
+def decoded(encoded: bytes) -> list[bytes]:
+    """The arguments that are encoded for Redis."""
+    reader = hiredis.Reader()
+    reader.feed(b"*2\r\n" + encoded)
+    arguments: list[bytes] = reader.gets()
+    return arguments

@@ -1,0 +1,213 @@
+"""take.lua and end.lua of spend limits do what the reference does: random trees, clocks, orders and repetitions."""
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from policy.limits.groups import Enforcement
+from policy.limits.windows import DAY_MS
+from policy.spend.effective import SpendPlan
+from policy.spend.spend_book import Admission, Call, CountableEvent, CountOutcome, SpendBook
+from policy.spend.spend_hash import LIMB, UNITS_PER_PICO
+from proxy.edges.redis.spend.scripts import call_arguments, given_back_arguments, given_up_arguments
+from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
+from tests.contracts.redis.spend_world import INCARNATION, RUN_ID, limits, plan_of, run_end, run_take
+from tests.redis_server import REDIS_BINARIES, private_redis
+
+STEPS = 120
+
+
+@pytest.fixture(scope="module", params=REDIS_BINARIES)
+def server(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
+    with (
+        private_redis(binary=request.param) as server,
+        redis.Redis(unix_socket_path=str(server.socket_path)) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(server: redis.Redis) -> redis.Redis:
+    server.flushall()
+    server.set(CLOCK_KEY, START_MS)
+    return server
+
+
+class Twins:
+    """A hash in Redis and its reference. Every step is made on both, and both are compared after it."""
+
+    def __init__(self, client: redis.Redis, plan: SpendPlan) -> None:
+        self.client = client
+        self.plan = plan
+        self.book = SpendBook()
+        self.now_ms = START_MS
+
+    def at(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.client.set(CLOCK_KEY, now_ms)
+
+    def take(self, *calls: Call, plan: SpendPlan | None = None) -> Admission | None:
+        plan = plan or self.plan
+        admission = run_take(self.client, plan, calls)
+        assert admission == self.book.take(plan, calls, INCARNATION, self.now_ms)
+        self.compare()
+        return admission
+
+    def end(self, *ends: tuple[str, int | None, bool]) -> None:
+        """Per call: its event's key, its cost or None if it was never dispatched, whether it was given up."""
+        encoded = []
+        for event_key, picos, is_given_up in ends:
+            if picos is not None:
+                encoded.append(call_arguments(event_key, picos))
+                self.book.end(event_key, picos)
+            elif is_given_up:
+                encoded.append(given_up_arguments(event_key))
+                self.book.give_up(event_key)
+            else:
+                encoded.append(given_back_arguments(event_key))
+                self.book.give_back(event_key)
+        run_end(self.client, self.plan.key, *encoded)
+        self.compare()
+
+    def build(self) -> None:
+        self.book.build(RUN_ID, self.now_ms, self.book.spent)
+        self.store()
+
+    def count(self, *events: CountableEvent, through_ms: int) -> None:
+        assert self.book.count(self.book.counted_ms, through_ms, RUN_ID, events) is CountOutcome.COUNTED
+        self.store()
+
+    def store(self) -> None:
+        """Store the reference in Redis: control's scripts are not tested here."""
+        self.client.delete(self.plan.key)
+        if fields := self.book.fields():
+            self.client.hset(self.plan.key, mapping=fields)
+
+    def compare(self) -> None:
+        assert self.client.hgetall(self.plan.key) == self.book.fields()
+
+
+class RandomSteps:
+    """Random steps of a tree's life."""
+
+    def __init__(self, twins: Twins, source: random.Random) -> None:
+        self.twins = twins
+        self.random = source
+        self.keys: list[str] = []
+        self.counted = 0
+
+    def run(self) -> None:
+        steps: tuple[Callable[[], None], ...] = (self._take, self._take, self._end, self._count, self._clock)
+        for number in range(STEPS):
+            if number == 3:
+                self.twins.build()
+            self.random.choice(steps)()
+
+    def _picos(self) -> int:
+        source = self.random
+        return source.choice((0, 1, LIMB - 1, LIMB, source.randrange(LIMB), source.randrange(3 * LIMB)))
+
+    def _key(self) -> str:
+        """A call's event, seldom one that is known."""
+        if self.keys and self.random.random() < 0.05:
+            return self.random.choice(self.keys)
+        self.keys.append(f"{len(self.keys):026}")
+        return self.keys[-1]
+
+    def _take(self) -> None:
+        keys = {self._key() for _ in range(self.random.randint(1, 5))}
+        self.twins.take(*(Call(key, self._picos()) for key in sorted(keys)))
+
+    def _end(self) -> None:
+        keys = {self._key(), *(self.random.choice(self.keys) for _ in range(5) if self.keys)}
+        self.twins.end(
+            *((key, self.random.choice((None, self._picos())), self.random.random() < 0.3) for key in sorted(keys))
+        )
+
+    def _count(self) -> None:
+        twins = self.twins
+        if not twins.book.epoch:
+            return
+        through_ms = max(twins.book.counted_ms, twins.now_ms) + self.random.randint(0, 1000)
+        keys = {self.random.choice(self.keys) for _ in range(3)} if self.keys else set()
+        events = [
+            CountableEvent(key, through_ms, self._picos() * UNITS_PER_PICO + self.random.choice((0, 1)), groups)
+            for key in sorted(keys)
+            for groups in [twins.plan.groups]
+        ]
+        twins.count(*events, through_ms=through_ms)
+
+    def _clock(self) -> None:
+        jump = self.random.choice((1000, DAY_MS // 2, DAY_MS, 20 * DAY_MS, -DAY_MS // 2, -2 * DAY_MS))
+        self.twins.at(self.twins.now_ms + jump)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scripts_and_reference_agree(client: redis.Redis, seed: int) -> None:
+    source = random.Random(seed)
+
+    def some() -> str:
+        return source.choice(("", "3", "8.5", "40.000000000001"))
+
+    levels = [(name, limits(day=some(), month=some())) for name in ("leaf", "team", "root")[: source.randint(1, 3)]]
+    levels[-1] = (levels[-1][0], limits(day="5", month=some()))
+    mode = source.choice((Enforcement.CASCADING, Enforcement.INDEPENDENT))
+    RandomSteps(Twins(client, plan_of(*levels, mode=mode)), source).run()
+
+
+def test_nothing_is_reserved_while_nobody_counts(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", limits(day="1"))))
+    assert twins.take(Call("a", LIMB)) is None
+    assert not client.exists(twins.plan.key)
+
+
+def test_calls_are_admitted_until_the_amount_is_reached(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", limits(day="1"))))
+    twins.build()
+    assert twins.take(Call("a", LIMB - 1), Call("b", 5), Call("c", 1)) == Admission(2, 1, 0)
+    twins.end(("a", 1, False))
+    assert twins.take(Call("c", 1)) == Admission(1)
+
+
+def test_spent_windows_tell_when_they_end(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("team", limits(day="1")), ("root", limits(month="2"))))
+    twins.build()
+    spent = CountableEvent("x", START_MS + 1, 2 * LIMB * UNITS_PER_PICO, ("team", "root"))
+    twins.count(spent, through_ms=START_MS + 1)
+    admission = twins.take(Call("a", 1))
+    assert admission is not None
+    assert (admission.admitted, admission.refused_by) == (0, 1)
+    assert admission.wait_ms > 20 * DAY_MS
+    twins.at(START_MS + DAY_MS // 2)
+    admission = twins.take(Call("a", 1))
+    assert admission is not None
+    assert admission.refused_by == 2
+
+
+def test_a_clock_that_steps_back_does_not_reopen_a_window(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", limits(day="1"))))
+    twins.build()
+    twins.count(CountableEvent("y", START_MS + 5, LIMB * UNITS_PER_PICO, ("root",)), through_ms=START_MS + 5)
+    twins.at(START_MS - DAY_MS)
+    assert twins.take(Call("a", 1)) == Admission(0, 1, DAY_MS // 2 + DAY_MS)
+
+
+def test_a_take_that_was_given_up_reserves_nothing(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", limits(day="1"))))
+    twins.build()
+    twins.end(("a", None, True))
+    assert twins.take(Call("a", LIMB), Call("b", 1)) == Admission(2)
+    assert twins.book.reserved == {"root": 1}
+    assert client.ttl(twins.plan.key) > 0
+
+
+def test_a_hash_that_control_has_left_alone_is_kept_for_its_calls(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", limits(day="1"))))
+    twins.build()
+    twins.take(Call("a", 1))
+    assert client.ttl(twins.plan.key) == -1
+    twins.at(START_MS + 3_600_001)
+    twins.take(Call("b", 1))
+    assert client.ttl(twins.plan.key) > 31 * 86_400

@@ -1,0 +1,100 @@
+"""The spend counters in memory, on `policy/spend/spend_book.py`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from policy.limits.windows import until_end_ms
+from policy.spend.effective import SpendPlan
+from policy.spend.spend_book import Call, SpendBook
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken
+
+INCARNATION = "fakeincarnation0"
+RUN_ID = "run"
+
+
+class FakeSpend:
+    """`now_ms`: the clock. `books`: by key; one that is not here counts nothing, and admits every call.
+
+    `taken`, `ended`, `given_back`: event keys, in order.
+    """
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.books: dict[str, SpendBook] = {}
+        self.taken: list[str] = []
+        self.ended: dict[str, int] = {}
+        self.given_back: list[str] = []
+        self._now_ms = now_ms
+
+    def count(self, plan: SpendPlan) -> SpendBook:
+        """Have what the plan's tree spends counted."""
+        book = self.books[plan.key] = SpendBook(epoch=RUN_ID)
+        return book
+
+    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_result(self._take(plan, event_key, picos))
+        return answer
+
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+        assert isinstance(question, asyncio.Future)
+        if not question.done():
+            question.cancel()
+        elif not question.cancelled() and question.exception() is None:
+            answer = question.result()
+            if isinstance(answer, SpendTaken):
+                self.give_back(answer)
+
+    def end(self, taken: SpendTaken, picos: int) -> None:
+        assert taken.event_key not in self.ended
+        self.ended[taken.event_key] = picos
+        if taken.is_counted:
+            self.books[taken.key].end(taken.event_key, picos)
+
+    def give_back(self, taken: SpendTaken) -> None:
+        self.given_back.append(taken.event_key)
+        if taken.is_counted:
+            self.books[taken.key].give_back(taken.event_key)
+
+    def check_settled(self) -> None:
+        """Assert that each call that was admitted ended, or gave back what it took, once."""
+        assert sorted(self.taken) == sorted([*self.ended, *self.given_back])
+
+    def _take(self, plan: SpendPlan, event_key: str, picos: int) -> SpendTaken | SpendHit:
+        at_ms = self._now_ms()
+        book = self.books.get(plan.key, SpendBook())
+        admission = book.take(plan, [Call(event_key, picos)], INCARNATION, at_ms)
+        if admission is not None and admission.refused_by:
+            bound = plan.bounds[admission.refused_by - 1]
+            is_spent = admission.wait_ms > 0
+            wait_ms = admission.wait_ms if is_spent else min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
+            return SpendHit(bound, wait_ms, is_spent=is_spent)
+        self.taken.append(event_key)
+        return SpendTaken(
+            key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=admission is not None
+        )
+
+
+class LaterSpend(FakeSpend):
+    """Answers `turns` turns of the loop later, as the real one does."""
+
+    def __init__(self, now_ms: Callable[[], int], turns: int = 1) -> None:
+        super().__init__(now_ms)
+        self._turns = turns
+
+    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+        answer: asyncio.Future[SpendTaken | SpendHit] = asyncio.get_running_loop().create_future()
+        self._later(self._turns, answer, plan, event_key, picos)
+        return answer
+
+    def _later(
+        self, turns: int, answer: "asyncio.Future[SpendTaken | SpendHit]", plan: SpendPlan, event_key: str, picos: int
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        if turns:
+            loop.call_soon(self._later, turns - 1, answer, plan, event_key, picos)
+            return
+        reply = self._take(plan, event_key, picos)  # the server takes, whoever still waits
+        if not answer.done():
+            answer.set_result(reply)
+        elif isinstance(reply, SpendTaken):
+            self.give_back(reply)
