@@ -73,6 +73,7 @@ from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.full_collections import collect_when_idle
 from control.readiness import ReadinessChecks
 from control.resources import policy_feed
+from control.resources.alerts.looks import FigureSources
 from control.resources.alerts.watch import AlertWatch
 from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.published_prices import PricePublisher
@@ -163,6 +164,8 @@ def build(settings: Settings) -> web.Application:
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
     counters = UsageCounters(redis) if redis is not None else None
     spend = SpendHashes(redis) if redis is not None else None
+    sources = None if counters is None or spend is None else FigureSources(counters, spend)
+    alerts = AlertWatch(store, sources, metrics.limit_alert)
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
     app[DEPENDENCIES] = Dependencies(
@@ -185,7 +188,7 @@ def build(settings: Settings) -> web.Application:
         links=LinkSealer(settings.secret_keys),
         usage_links=UsageLinkSealer(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
-        alerts=AlertWatch(store, counters, metrics.limit_alert),
+        alerts=alerts,
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
         counters=counters,
@@ -206,7 +209,7 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     if spend is not None:
-        app.cleanup_ctx.append(_spend_counting(SpendCounting(store, reader, spend), metrics))
+        app.cleanup_ctx.append(_spend_counting(SpendCounting(store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)

@@ -24,12 +24,16 @@ class SpendReading(NamedTuple):
 
 
 class SpendTree(NamedTuple):
-    """A tree of groups that has a spend limit. All its limits have one currency."""
+    """A tree of groups that has a spend limit. All its limits have one currency.
+
+    `prices`: another text whenever a price of the workspace was changed.
+    """
 
     root_id: str
     workspace_id: str
     enforcement: Enforcement
     currency: str
+    prices: str = ""
 
     @property
     def key(self) -> str:
@@ -66,6 +70,11 @@ class TreeEvent(NamedTuple):
     @property
     def root_id(self) -> str:
         return self.group_path.partition("/")[0]
+
+    @property
+    def group_id(self) -> str:
+        """The group that called."""
+        return self.group_path.split("/")[-2]
 
 
 class SpentEvent(NamedTuple):

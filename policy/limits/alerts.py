@@ -39,6 +39,7 @@ class PastAlert(NamedTuple):
 class ReachedLimit(NamedTuple):
     """A DAY or MONTH limit whose use leaves no room, and which has refused a call. The group: whose counters count it.
 
+    A spend limit, which holds for all slugs together, has "" for slug and type.
     Proxies report it to control, with the names of these members.
     """
 

@@ -4,8 +4,8 @@
 numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Reservations have the first two.
 
 Fields:
-- `e`: the run id of the server under which control has counted what is here, a blank, and the currency. Without it,
-  nothing counts.
+- `e`: the run id of the server under which control has counted what is here, the currency, and the name of the prices by
+  which it was counted, with blanks between them. Without it, nothing counts.
 - `c`: the time (ms, decimal digits) through which control has counted events.
 - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 - `r<group>`: the sum of the reservations in the group.
@@ -60,9 +60,9 @@ def window_name(unit: Unit, at_ms: int) -> str:
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"
 
 
-def epoch_text(run_id: str, currency: str) -> str:
-    """What `e` is while what the hash has counts: on that server, for limits in that currency."""
-    return f"{run_id} {currency}"
+def epoch_text(run_id: str, currency: str, prices: str = "") -> str:
+    """What `e` is while what the hash has counts: on that server, for limits in that currency, by these prices."""
+    return f"{run_id} {currency} {prices}"
 
 
 def picos_of(units: int) -> int:

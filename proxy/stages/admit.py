@@ -181,7 +181,11 @@ class Admit:
             reply = await spend_question
             if isinstance(reply, SpendHit):
                 context.rate_limit_lines = answer.lines
-                self._meters.limit_decision(("refused", SPEND, reply.bound.limit.unit.value))
+                unit = reply.bound.limit.unit.value
+                self._meters.limit_decision(("refused", SPEND, unit))
+                if reply.is_spent:
+                    place = (context.workspace_id, reply.bound.counting_group)
+                    self._meters.limit_reached(ReachedLimit(*place, slug="", type="", unit=unit))
                 raise spend_refusal(reply)
             reserved = reply
             return answer, reserved

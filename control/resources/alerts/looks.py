@@ -17,8 +17,9 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.alerts import Alert, LimitFigures, WatchedGroup
 from control.records.ids import new_id
 from control.resources.alerts.news import LimitNews, limit_news
-from control.resources.alerts.spend_figures import SpendSource, spend_figures
+from control.resources.alerts.spend_figures import spend_figures
 from control.resources.alerts.usage_figures import CalendarSource, RefusedLimits, usage_figures
+from control.resources.spend.group_spend import SpendSource
 from control.resources.webhook_messages import queue_alerts
 from policy.limits.alerts import LimitName
 from policy.limits.groups import Enforcement

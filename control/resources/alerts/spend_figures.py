@@ -4,23 +4,15 @@ A limit is watched if the group that sets it has percents, or if it has refused 
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from control.errors import SpendNotCountedError
 from control.records.alerts import SPEND, LimitFigures, LimitWindow, WatchedGroup
-from control.records.spend import SpendReading
+from control.resources.spend.group_spend import SpendSource
 from policy.limits.alerts import LimitName
 from policy.limits.windows import window_at
 from policy.prices import units_of
 from policy.spend.effective import SpendBound, SpendPlan, spend_plan
-
-
-class SpendSource(Protocol):
-    """Reads what groups have spent. Raises `UsageUnavailableError`, of which `SpendNotCountedError` is one."""
-
-    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
-        """One use per bound, in order, in the window of its unit that has this time."""
-        ...
 
 
 class _WatchedLimit(NamedTuple):

@@ -11,17 +11,18 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.edges.sql.spend.counted_trees import (
     counted_ms,
     events_of_trees,
+    price_stamps,
     record_counted,
     trees_with_limits,
 )
 from control.edges.sql.spend.machines import delete_machines, silent_machines
-from control.edges.sql.store import Store, UncancelledWork, WriteTx, now_ms
+from control.edges.sql.store import Connection, Store, UncancelledWork, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.records.events import EventWindow
 from control.records.spend import SpendTree, TreeCount
@@ -44,6 +45,8 @@ RECORD_MS = 10_000
 """The time without events after which the progress is recorded. With events it is recorded at once."""
 BUILDS_S = 2.0
 """The time after which a turn begins no further tree to build: those that are built are to be counted."""
+PRICES_READ_S = 5.0
+"""The time after which it is noticed that a price was changed for time that is counted. Then trees are built anew."""
 FAILED_BUILD_S = 60.0
 """The pause before a tree is built again after a bug."""
 MACHINES_KNOWN_S = 120.0
@@ -56,12 +59,15 @@ _CONSEQUENCE = (
 
 
 class SpendCounting:
-    """The job of one control process."""
+    """The job of one control process. `note` is called with the workspace and the group of events that are counted."""
 
-    def __init__(self, store: Store, reader: EventReader, hashes: SpendHashes) -> None:
+    def __init__(
+        self, store: Store, reader: EventReader, hashes: SpendHashes, note: Callable[[Iterable[tuple[str, str]]], None]
+    ) -> None:
         self._store = store
         self._reader = reader
         self._hashes = hashes
+        self._note = note
         self._outage = OutageLog(log)
         self._transactions = UncancelledWork()
         self._started_s = time.monotonic()
@@ -70,6 +76,8 @@ class SpendCounting:
         self._sweep_portion = 0
         self._through_ms: int | None = None
         """The time through which this process counted in its last turn; None while there is no tree to count."""
+        self._stamps: dict[str, str] = {}
+        self._read_stamps_s = float("-inf")
         self._failed_builds: dict[str, float] = {}
         """The time at which building a tree failed by a bug, by root."""
 
@@ -115,7 +123,7 @@ class SpendCounting:
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
         async with self._store.read() as conn:
-            trees = await trees_with_limits(conn)
+            trees = await self._trees(conn)
             recorded_ms = await counted_ms(conn)
             # A start, a long pause, or a database that was set back: what was missed is not walked but built.
             is_near = final_ms - LONGEST_WALK_MS <= recorded_ms <= final_ms
@@ -129,10 +137,17 @@ class SpendCounting:
         spent = await spent_events(trees, batch.events, costs)
         counts = [TreeCount(tree, after_ms, batch.through_ms, spent.get(tree.root_id, ())) for tree in trees]
         await self._count(counts)
+        self._note({(event.workspace_id, event.group_id) for event in batch.events})
         if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
             await self._record(batch.through_ms)
         self._through_ms = batch.through_ms
         return batch.through_ms < final_ms
+
+    async def _trees(self, conn: Connection) -> list[SpendTree]:
+        if time.monotonic() - self._read_stamps_s >= PRICES_READ_S:
+            self._stamps = await price_stamps(conn)
+            self._read_stamps_s = time.monotonic()
+        return await trees_with_limits(conn, self._stamps)
 
     async def _count(self, counts: Sequence[TreeCount]) -> None:
         epochs = await self._hashes.epochs([count.tree for count in counts])
@@ -179,7 +194,7 @@ class SpendCounting:
         if self._are_machines_known:
             await self._forget_silent_machines()
         async with self._store.read() as conn:
-            self._to_sweep = await trees_with_limits(conn)
+            self._to_sweep = await self._trees(conn)
         self._sweep_portion = math.ceil(len(self._to_sweep) * TURN_S / SWEEP_S)
 
     async def sweep_some(self, most: int) -> None:

@@ -18,10 +18,11 @@ from policy.spend.effective import SpendBound, SpendPlan
 class SpendSource(Protocol):
     """Reads what groups have spent. Raises `UsageUnavailableError`, of which `SpendNotCountedError` is one."""
 
-    async def spend_of(self, bounds: Sequence[SpendBound], key: str) -> SpendReading:
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         """One use per bound, in order, all of one moment: of its `counting_group`, in the window of its unit.
 
-        `key`: the hash of the tree. The window is that of the hash's `c` if this is later than Redis' clock.
+        `key`: the hash of the tree. The window is the one that has `at_ms`; by default, Redis' clock, or the hash's `c`
+        if this is later.
         """
         ...
 

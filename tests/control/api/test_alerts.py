@@ -43,13 +43,13 @@ class Counts:
     """The counters of usage and of spend limits. `requests`, `spent`: of each counting group."""
 
     requests: dict[str, int] = field(default_factory=dict)
-    spent: dict[str, str] = field(default_factory=dict)
-    is_spend_counted: bool = True
     clock_ms: int = NOON_MS
     yesterday: dict[str, int] = field(default_factory=dict)
     before_reading: Callable[[], Awaitable[None]] | None = None
     is_away: bool = False
     reads: int = 0
+    spent: dict[str, str] = field(default_factory=dict)
+    is_spend_counted: bool = True
 
     async def now_ms(self) -> int:
         if self.is_away:

@@ -61,7 +61,7 @@ class SpendHashes:
         """What the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
             run_ids = await self._run_ids([tree.key for tree in trees])
-        return {tree.root_id: epoch_text(run_ids[tree.key], tree.currency) for tree in trees}
+        return {tree.root_id: epoch_text(run_ids[tree.key], tree.currency, tree.prices) for tree in trees}
 
     async def count(self, counts: Sequence[TreeCount], epochs: Mapping[str, str]) -> set[str]:
         """Count these events, each once, however often this is done. Returns the roots of trees that must be built:
@@ -112,16 +112,17 @@ class SpendHashes:
             async with _redis_errors():
                 await self._redis.at(tree.key, _deleting(tree.key, some))
 
-    async def spend_of(self, bounds: Sequence[SpendBound], key: str) -> SpendReading:
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         """A `SpendSource`. What is reserved may be of calls that have ended and are not counted yet."""
         async with _redis_errors():
             run_id = (await self._run_ids([key]))[key]
             counted, time = await self._redis.each([_counted(key), (key, lambda server: server.time())])
-            at_ms = _moment_ms(counted, time)
+            if at_ms is None:
+                at_ms = _moment_ms(counted, time)
             names = [spent_field(bound.counting_group, bound.limit.unit, at_ms) for bound in bounds]
             names += [f"{RESERVED_PREFIX}{bound.counting_group}" for bound in bounds]
             state, *values = await self._redis.at(key, lambda server: server.hmget(key, [EPOCH_FIELD, *names]))
-        if bounds and state != epoch_text(run_id, bounds[0].limit.currency).encode():
+        if bounds and not (state or b"").startswith(epoch_text(run_id, bounds[0].limit.currency).encode()):
             raise SpendNotCountedError
         return SpendReading(at_ms, tuple(map(_use, values[: len(bounds)], values[len(bounds) :])))
 

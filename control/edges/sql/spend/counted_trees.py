@@ -1,6 +1,6 @@
 """The trees that have a spend limit, how far their events are counted, and the events that are next."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -11,7 +11,7 @@ from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.tables import spend_progress
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import HAS_SPEND_LIMITS, events, groups
+from control.edges.sql.tables import HAS_SPEND_LIMITS, events, groups, prices
 from control.records.spend import SpendTree, TreeEvent
 from policy.limits.groups import Enforcement
 from policy.spend.limits import spend_limits_from_wire
@@ -35,12 +35,19 @@ class TreeEvents(NamedTuple):
     events: Sequence[TreeEvent]
 
 
-async def trees_with_limits(conn: Connection) -> list[SpendTree]:
-    """Each tree of which a group has a spend limit. One limit tells the currency of all."""
+async def price_stamps(conn: Connection) -> dict[str, str]:
+    """A text for each workspace with prices: another one whenever one of them was changed."""
+    figures = (func.count(), func.max(prices.c.updated_at_ms))
+    query = select(prices.c.workspace_id, *figures).group_by(prices.c.workspace_id)
+    return {workspace_id: f"{count}:{latest_ms}" for workspace_id, count, latest_ms in await conn.execute(query)}
+
+
+async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list[SpendTree]:
+    """Each tree of which a group has a spend limit. One limit tells the currency of all. `stamps`: `price_stamps`."""
     some = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
     query = select(groups.c.root_id, *some).where(HAS_SPEND_LIMITS).group_by(groups.c.root_id)
     return [
-        SpendTree(root_id, workspace_id, Enforcement(enforcement), _currency(limits))
+        SpendTree(root_id, workspace_id, Enforcement(enforcement), _currency(limits), stamps.get(workspace_id, ""))
         for root_id, workspace_id, enforcement, limits in await conn.execute(query)
     ]
 

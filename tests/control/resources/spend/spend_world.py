@@ -94,7 +94,8 @@ class SpendWorld:
 
     def job(self, **more: Any) -> SpendCounting:
         reader = EventReader(self.store, 0.0, self.clock)
-        return SpendCounting(more.get("store", self.store), reader, more.get("hashes", self.hashes))
+        store, hashes = more.get("store", self.store), more.get("hashes", self.hashes)
+        return SpendCounting(store, reader, hashes, more.get("note", lambda _places: None))
 
     async def pass_time(self, by_ms: int) -> int:
         """Let events through this time from now on be final; returns the time that was, and is, final."""

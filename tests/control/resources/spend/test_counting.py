@@ -12,7 +12,7 @@ from control.edges.sql.spend import counted_trees
 from control.edges.sql.spend.counted_trees import counted_ms
 from control.errors import UsageUnavailableError
 from control.resources.spend import counting, tree_sums
-from policy.prices import DAY_MS
+from policy.prices import DAY_MS, date_text
 from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, unpack_amount
 from tests.control.api.test_cost_sums import prices_of, set_prices
 from tests.control.api.test_hourly_sums import maker
@@ -192,6 +192,36 @@ async def test_without_spend_limits_nothing_is_written(cascading: SpendWorld) ->
     await job.turn()
     async with cascading.store.read() as conn:
         assert await counted_ms(conn) == 0
-        assert await counted_trees.trees_with_limits(conn) == []
+        assert await counted_trees.trees_with_limits(conn, {}) == []
     assert job.lag_s == 0
     assert cascading.client.dbsize() == 0
+
+
+async def test_price_that_is_changed_for_time_that_is_counted_counts_it_anew(
+    world: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "PRICES_READ_S", 0.0)
+    await prices(world)
+    await world.call(world.now_ms - DAY_MS, world.now_ms - 5_000, 60)
+    job = world.job()
+    await job.turn()
+    world.check()
+    before = world.spent()
+    body = {"currency": "EUR", "input_per_million": "77", "output_per_million": "0.000000000001"}
+    (price,) = {(one.slug, date_text(one.valid_from_ms)) for one in world.prices[-1:]}
+    (await world.plane.put("/v1/gateway/prices", {"slug": price[0], "valid_from": price[1], **body})).ok()
+    await world.read_prices()
+    await job.turn()
+    world.check()
+    assert world.spent() != before
+
+
+async def test_groups_of_counted_events_are_noted(cascading: SpendWorld) -> None:
+    noted: set[tuple[str, str]] = set()
+    job = cascading.job(note=noted.update)
+    await job.turn()
+    start_ms = await cascading.pass_time(0) + 1
+    calls = await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(10_000)
+    await job.turn()
+    assert noted == {(call.workspace_id, call.group_id) for call in calls}
