@@ -37,6 +37,8 @@ class FakeControl:
     """The reports on deployments: `loads`, `wake` or `logs`, and the body."""
     traffic: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
     """Rows of traffic, by sender and number of their batch."""
+    machines: dict[str, list[str]] = field(default_factory=dict)
+    """The incarnations that each machine told of last."""
     refused_group: str | None = None
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
@@ -117,7 +119,15 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         control.traffic.setdefault((body["sender"], body["number"]), body["rows"])
         return web.json_response({})
 
+    async def machines(request: web.Request) -> web.Response:
+        if control.down:
+            return web.json_response({"error": "down"}, status=503)
+        body = await request.json()
+        control.machines[body["machine"]] = body["incarnations"]
+        return web.json_response({})
+
     app = web.Application()
+    app.add_routes([web.post("/internal/v1/machines", machines)])
     app.add_routes([web.get("/internal/v1/snapshot", snapshot), web.post("/internal/v1/events", events)])
     app.add_routes([web.post("/internal/v1/deployments/{what}", report), web.post("/internal/v1/traffic", traffic)])
     runner = web.AppRunner(app)

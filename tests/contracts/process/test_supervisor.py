@@ -458,6 +458,18 @@ async def test_killed_worker_is_replaced_and_loses_no_queued_connection(world: W
     assert sum(row["sums"][0] for rows in world.control.traffic.values() for row in rows) == 21
 
 
+async def test_control_is_told_which_incarnations_may_still_give_events(world: World) -> None:
+    await world.proxy.start(workers=2)
+    machines = world.control.machines
+    await eventually(lambda: machines)
+    ((name, first),) = machines.items()
+    assert name.endswith(f":{world.proxy.folder}/data/journal")
+    await eventually(lambda: len(machines[name]) == 2)
+    os.kill(world.proxy.workers()[0], signal.SIGKILL)
+    await eventually(lambda: len({*machines[name]} - {*first}) == 1)
+    await eventually(lambda: len(machines[name]) == 2)
+
+
 async def test_worker_with_a_blocked_loop_is_not_ready(world: World) -> None:
     await world.proxy.start()
     (worker,) = world.proxy.workers()

@@ -1,7 +1,7 @@
 """Tells control which incarnations of this machine's workers may still give events: those that run, and those whose
 journals are on disk. Control releases what others have reserved of spend limits.
 
-Every 30 s, and soon after a worker died or a journal was committed whole and removed.
+Every 30 s, and soon after a worker started or died, or a journal was committed whole and removed.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -45,7 +45,9 @@ class MachineReports:
         while True:
             with contextlib.suppress(ReportNotTakenError):  # the client logs it
                 await self.send()
-            if await is_set_within(self._change, INTERVAL_S):
+            # A worker that starts takes calls in a moment, and nothing else tells of it.
+            is_starting = not all(self._live())
+            if await is_set_within(self._change, GATHER_S if is_starting else INTERVAL_S):
                 await asyncio.sleep(GATHER_S)
 
     async def send(self) -> None:

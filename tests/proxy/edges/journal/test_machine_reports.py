@@ -43,7 +43,7 @@ async def control() -> AsyncIterator[Control]:
 @pytest.fixture
 async def reports(control: Control, tmp_path: Path) -> AsyncIterator[MachineReports]:
     client = ControlReports(control.url, "token", MACHINES)
-    yield MachineReports(client, tmp_path, lambda: ["running", ""])
+    yield MachineReports(client, tmp_path, lambda: ["running"])
     await client.close()
 
 
@@ -59,7 +59,7 @@ async def test_it_tells_of_what_runs_and_of_journals_on_disk(
 
 async def test_without_a_directory_it_tells_of_what_runs(control: Control, tmp_path: Path) -> None:
     client = ControlReports(control.url, "token", MACHINES)
-    await MachineReports(client, tmp_path / "missing", lambda: ["running"]).send()
+    await MachineReports(client, tmp_path / "missing", lambda: ["running", ""]).send()
     await client.close()
     assert control.told[0]["incarnations"] == ["running"]
 
@@ -74,6 +74,21 @@ async def test_it_tells_at_the_start_and_soon_after_a_change(
     await eventually(lambda: len(control.told) == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_tells_again_soon_while_a_worker_starts(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_reports, "GATHER_S", 0.01)
+    live = ["", "running"]
+    client = ControlReports(control.url, "token", MACHINES)
+    task = asyncio.ensure_future(MachineReports(client, tmp_path, lambda: live).run())
+    await eventually(lambda: control.told)
+    live[0] = "started"
+    await eventually(lambda: control.told[-1]["incarnations"] == ["running", "started"])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await client.close()
 
 
 async def test_an_older_control_is_no_outage(

@@ -137,6 +137,18 @@ async def test_dead_workers_calls_are_billed_settled_and_removed(tmp_path: Path)
     assert names(tmp_path) == []
 
 
+async def test_a_journal_that_is_removed_is_told_once(tmp_path: Path) -> None:
+    shipper = Shipper(tmp_path, FakeIngest(), FakeCounters())
+    removed: list[list[str]] = []
+    shipper.on_removed = lambda: removed.append(names(tmp_path))
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    write_calls(journal, *range(3))
+    kill(journal)
+    shipper.start(tuple, all_settled)
+    assert await shipper.drain(10)
+    assert removed == [[]]
+
+
 async def test_drain_does_not_wait_for_the_next_interval_when_a_dead_workers_calls_are_settled(tmp_path: Path) -> None:
     counters = FakeCounters()
     shipper = Shipper(tmp_path, FakeIngest(), counters, ShipperOptions(poll_interval_s=1000))
