@@ -67,13 +67,11 @@ class RedisSpend:
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
         take = compiled.take
-        if take is None or len(take.answers) >= CALLS_MOST:
+        if take is None or len(take.calls) >= CALLS_MOST:
             take = compiled.take = SpendTake(compiled, self._on_reply)
             self._takes_to_send.append(take)
             self._nodes.schedule_flush()
-        take.answers.append(answer)
-        take.event_keys.append(event_key)
-        take.picos.append(picos)
+        take.calls.append((answer, event_key, picos))
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
@@ -112,7 +110,7 @@ class RedisSpend:
         for take in takes:
             take.plan.take = None
             take.forget_cancelled()
-            if take.answers:
+            if take.calls:
                 self._send(take, self._nodes.of(take.plan.slot))
 
     def redis_is_back(self) -> None:
@@ -136,7 +134,7 @@ class RedisSpend:
             self._answer(take, reply)
         elif reply is None:
             if take.sent_at:  # it may have run, or may still run
-                for event_key in take.event_keys:
+                for _, event_key, _ in take.calls:
                     self._ends.add(take.plan.plan.key, given_up_arguments(event_key))
             self._admit_uncounted(take)
         elif not isinstance(reply, hiredis.ReplyError) or not self._sent_elsewhere(take, str(reply)):
@@ -145,22 +143,26 @@ class RedisSpend:
     def _answer(self, take: SpendTake, reply: list[int]) -> None:
         plan = take.plan
         admitted = reply[0]
-        for answer, event_key, picos in zip(take.answers[:admitted], take.event_keys, take.picos, strict=False):
-            taken = plan.taken(event_key, picos, is_counted=True)
+        key = plan.plan.key
+        groups = plan.plan.groups
+        for answer, event_key, picos in take.calls[:admitted] if reply[1] else take.calls:
+            taken = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
             if answer.done():
                 self.give_back(taken)
             else:
                 answer.set_result(taken)
         if reply[1]:
             hit = plan.hit(reply)
-            for answer in take.answers[admitted:]:
+            for answer, _, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
 
     def _admit_uncounted(self, take: SpendTake) -> None:
-        for answer, event_key, picos in zip(take.answers, take.event_keys, take.picos, strict=True):
+        plan = take.plan.plan
+        for answer, event_key, picos in take.calls:
             if not answer.done():
-                answer.set_result(take.plan.taken(event_key, picos, is_counted=False))
+                taken = SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=False)
+                answer.set_result(taken)
 
     def _sent_elsewhere(self, take: SpendTake, error: str) -> bool:
         """Send a take that has not run to the right server, with its script. False: the error is another one."""
