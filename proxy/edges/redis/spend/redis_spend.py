@@ -43,7 +43,9 @@ class RedisSpend:
         self._script = scripts.take
         self._ends = EndSender(nodes, scripts.end)
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
-        self._takes_to_send: list[SpendTake] = []
+        self.takes_to_send: list[SpendTake] = []
+        self.ready_ends = self._ends.ready
+        """Not empty, or the one above: `flush` has something to send."""
         self._logged_error = ""
 
     @property
@@ -69,7 +71,7 @@ class RedisSpend:
         take = compiled.take
         if take is None or len(take.calls) >= CALLS_MOST:
             take = compiled.take = SpendTake(compiled, self._on_reply)
-            self._takes_to_send.append(take)
+            self.takes_to_send.append(take)
             self._nodes.schedule_flush()
         take.calls.append((answer, event_key, picos))
         return answer
@@ -103,10 +105,10 @@ class RedisSpend:
         """Encode the ends and the calls of this tick. Ends go first: they may make room for the calls."""
         if self._ends.ready:
             self._ends.send_ready()
-        if not self._takes_to_send:
+        if not self.takes_to_send:
             return
-        takes = self._takes_to_send
-        self._takes_to_send = []
+        takes = self.takes_to_send
+        self.takes_to_send = []
         for take in takes:
             take.plan.take = None
             take.forget_cancelled()
