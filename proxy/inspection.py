@@ -12,7 +12,9 @@ from policy.endpoints import MODEL_API
 from policy.limits.effective import Bound
 from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
+from policy.prices import amount_text
 from policy.snapshot import EndpointRow, KeyRow, target_to_wire
+from policy.spend.effective import SpendBound
 from proxy.parts import Directory
 
 DEFAULT_ENVIRONMENT = "production"
@@ -60,6 +62,8 @@ def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
         yield f"  its group {key.group_id} is gone: calls are answered 403"
         return
     yield from _tree_lines(directory, group)
+    for bound in group.spend.bounds if group.spend is not None else ():
+        yield "  over all slugs at most " + _spend_text(bound)
     for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
         yield from _call_lines(tiered, key, name)
 
@@ -117,6 +121,13 @@ def _bound_text(bound: Bound) -> str:
     limit = bound.limit
     counted = "" if bound.counting_group == bound.source_group else f", counted for {bound.counting_group}"
     return f"{limit.threshold} {limit.type} per {limit.unit}, set by {bound.source_group}{counted}"
+
+
+def _spend_text(bound: SpendBound) -> str:
+    limit = bound.limit
+    counted = "" if bound.counting_group == bound.source_group else f", counted for {bound.counting_group}"
+    amount = f"{amount_text(limit.amount)} {limit.currency} per {limit.unit} ({limit.enforcement})"
+    return f"{amount}, set by {bound.source_group}{counted}"
 
 
 def _deployment_lines(directory: Directory, endpoint: EndpointRow) -> Iterator[str]:

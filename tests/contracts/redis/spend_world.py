@@ -39,14 +39,14 @@ def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enf
 def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Admission | None:
     """Run take.lua for calls of one tick."""
     arguments = [argument for call in calls for argument in decoded(call_arguments(*call))]
-    reply = client.eval(SCRIPTS.take.text, 1, plan.key, *take_template(plan, INCARNATION), *arguments)
+    reply = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *take_template(plan, INCARNATION), *arguments)
     return Admission(*reply) if reply else None
 
 
 def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:
     """Run end.lua. `ends`: each two encoded arguments."""
     arguments = [argument for end in ends for argument in decoded(end)]
-    assert client.eval(SCRIPTS.end.text, 1, key, *arguments) == len(ends)
+    assert client.eval(SCRIPTS.end.text.decode(), 1, key, *arguments) == len(ends)
 
 
 def decoded(encoded: bytes) -> list[bytes]:

@@ -82,8 +82,8 @@ class Twins:
     def store(self) -> None:
         """Store the reference in Redis: control's scripts are not tested here."""
         self.client.delete(self.plan.key)
-        if fields := self.book.fields():
-            self.client.hset(self.plan.key, mapping=fields)
+        for name, value in self.book.fields().items():
+            self.client.hset(self.plan.key, name, value)
 
     def compare(self) -> None:
         assert self.client.hgetall(self.plan.key) == self.book.fields()

@@ -13,16 +13,17 @@ from runtime.redis.slots import slot_of
 class RedisNode:
     """A server. `clock`: an estimate of its clock. `answered_through`: the highest number of a take that it answered.
 
-    `has_settle`: it has loaded settle.lua, as far as is known.
+    `has_settle`, `has_end`: it has loaded settle.lua, or end.lua of spend limits, as far as is known.
     """
 
-    __slots__ = ("answered_through", "client", "clock", "has_settle")
+    __slots__ = ("answered_through", "client", "clock", "has_end", "has_settle")
 
     def __init__(self, client: RedisClient) -> None:
         self.client = client
         self.clock = RedisClock()
         self.answered_through = 0
         self.has_settle = False
+        self.has_end = False
 
     @property
     def serves(self) -> bool:

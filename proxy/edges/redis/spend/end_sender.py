@@ -61,8 +61,8 @@ class EndSender:
 
     def __init__(self, nodes: RedisNodes, script: Script) -> None:
         self._nodes = nodes
-        self._script = script
         self._by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
+        self._by_text = encode_argument(b"EVAL") + encode_argument(script.text)
         self._trees: dict[str, _Tree] = {}
         self._sweep_at = _TREES_KEPT
         self.ready: list[_Tree] = []
@@ -131,8 +131,11 @@ class EndSender:
         return tree
 
     def _send(self, tree: _Tree) -> None:
+        """Send the script itself to a server that is not known to have it: the retry after a NOSCRIPT could be
+        overtaken by later calls, which need the room."""
+        node = self._nodes.of(tree.slot)
         batch = _Batch(tree, min(len(tree.ends), BATCH_MOST), self._on_reply)
-        self._send_to(self._nodes.of(tree.slot), batch, self._by_sha)
+        self._send_to(node, batch, self._by_sha if node.has_end else self._by_text)
 
     def _send_to(self, node: RedisNode, batch: _Batch, script: bytes) -> None:
         tree = batch.tree
@@ -150,6 +153,7 @@ class EndSender:
         tree = batch.tree
         tree.in_flight = False
         if isinstance(reply, int):
+            batch.node.has_end = True
             self._confirm(tree, batch.count)
         elif not (isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(batch, str(reply))):
             self._retry_later(tree)
@@ -172,15 +176,15 @@ class EndSender:
 
     def _sent_elsewhere(self, batch: _Batch, error: str) -> bool:
         """Send the batch with its script, to the server that has the key. False: the error is another one."""
-        if error.startswith("NOSCRIPT"):
-            node: RedisNode | None = batch.node
-        else:
-            node = self._nodes.redirected(batch.tree.slot, error)
+        is_unknown = error.startswith("NOSCRIPT")
+        if is_unknown:
+            batch.node.has_end = False
+        node = batch.node if is_unknown else self._nodes.redirected(batch.tree.slot, error)
         if node is None:
             self._log_once(error)
             return False
         # With its script: ASKING holds for one command, so a NOSCRIPT could not be answered.
-        self._send_to(node, batch, encode_argument(b"EVAL") + encode_argument(self._script.text))
+        self._send_to(node, batch, self._by_text)
         return True
 
     def _log_once(self, error: str) -> None:

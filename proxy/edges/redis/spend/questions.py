@@ -5,7 +5,6 @@ See docs/reference/money.md#how-spend-is-counted.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import compress
 from typing import Any
 
 from policy.spend.effective import SpendPlan
@@ -23,41 +22,35 @@ SpendAnswer = asyncio.Future[SpendTaken | SpendHit]
 
 
 class SpendTake(RedisCommand):
-    """One call of take.lua, for the calls of one plan in one tick. `answers`, `event_keys` and `picos`: of each.
+    """One call of take.lua, for the calls of one plan in one tick. `calls`: the answer, event's key and picos of each.
 
     `node`: the server that it was sent to. Whoever gets no answer in time gives the take up, so a late one is ignored.
     """
 
-    __slots__ = ("answers", "event_keys", "node", "picos", "plan")
+    __slots__ = ("calls", "node", "plan")
 
     node: RedisNode
 
     def __init__(self, plan: "CompiledSpendPlan", on_reply: "Callable[[SpendTake, Any], None]") -> None:
         self.plan = plan
-        self.answers: list[SpendAnswer] = []
-        self.event_keys: list[str] = []
-        self.picos: list[int] = []
+        self.calls: list[tuple[SpendAnswer, str, int]] = []
         self.on_reply = on_reply
         self.sent_at = 0.0
         self.expires_at = NEVER  # `encoded` is set when it is sent
 
     def forget_cancelled(self) -> None:
         """Leave out the callers that stopped waiting. Call it only before the command is sent."""
-        is_awaited = [not answer.done() for answer in self.answers]
-        if not all(is_awaited):
-            self.answers = list(compress(self.answers, is_awaited))
-            self.event_keys = list(compress(self.event_keys, is_awaited))
-            self.picos = list(compress(self.picos, is_awaited))
+        self.calls = [call for call in self.calls if not call[0].done()]
 
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
-            plan.argument_count + 2 * len(self.event_keys),
+            plan.argument_count + 2 * len(self.calls),
             script,
             plan.arguments,
-            b"".join(map(call_arguments, self.event_keys, self.picos)),
+            b"".join([call_arguments(event_key, picos) for _, event_key, picos in self.calls]),
         )
 
 
@@ -76,11 +69,6 @@ class CompiledSpendPlan:
         self.arguments = command[command.index(b"$") :]
         self.argument_count = 4 + len(template)  # command, script, number of keys, key
         self.take: SpendTake | None = None
-
-    def taken(self, event_key: str, picos: int, *, is_counted: bool) -> SpendTaken:
-        """What one call took."""
-        plan = self.plan
-        return SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=is_counted)
 
     def hit(self, reply: Sequence[int]) -> SpendHit:
         """Read a refusal."""

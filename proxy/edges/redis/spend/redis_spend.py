@@ -43,7 +43,9 @@ class RedisSpend:
         self._script = scripts.take
         self._ends = EndSender(nodes, scripts.end)
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
-        self._takes_to_send: list[SpendTake] = []
+        self.takes_to_send: list[SpendTake] = []
+        self.ready_ends = self._ends.ready
+        """Not empty, or the one above: `flush` has something to send."""
         self._logged_error = ""
 
     @property
@@ -67,13 +69,11 @@ class RedisSpend:
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
         take = compiled.take
-        if take is None or len(take.answers) >= CALLS_MOST:
+        if take is None or len(take.calls) >= CALLS_MOST:
             take = compiled.take = SpendTake(compiled, self._on_reply)
-            self._takes_to_send.append(take)
+            self.takes_to_send.append(take)
             self._nodes.schedule_flush()
-        take.answers.append(answer)
-        take.event_keys.append(event_key)
-        take.picos.append(picos)
+        take.calls.append((answer, event_key, picos))
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
@@ -105,14 +105,14 @@ class RedisSpend:
         """Encode the ends and the calls of this tick. Ends go first: they may make room for the calls."""
         if self._ends.ready:
             self._ends.send_ready()
-        if not self._takes_to_send:
+        if not self.takes_to_send:
             return
-        takes = self._takes_to_send
-        self._takes_to_send = []
+        takes = self.takes_to_send
+        self.takes_to_send = []
         for take in takes:
             take.plan.take = None
             take.forget_cancelled()
-            if take.answers:
+            if take.calls:
                 self._send(take, self._nodes.of(take.plan.slot))
 
     def redis_is_back(self) -> None:
@@ -136,7 +136,7 @@ class RedisSpend:
             self._answer(take, reply)
         elif reply is None:
             if take.sent_at:  # it may have run, or may still run
-                for event_key in take.event_keys:
+                for _, event_key, _ in take.calls:
                     self._ends.add(take.plan.plan.key, given_up_arguments(event_key))
             self._admit_uncounted(take)
         elif not isinstance(reply, hiredis.ReplyError) or not self._sent_elsewhere(take, str(reply)):
@@ -145,22 +145,26 @@ class RedisSpend:
     def _answer(self, take: SpendTake, reply: list[int]) -> None:
         plan = take.plan
         admitted = reply[0]
-        for answer, event_key, picos in zip(take.answers[:admitted], take.event_keys, take.picos, strict=False):
-            taken = plan.taken(event_key, picos, is_counted=True)
+        key = plan.plan.key
+        groups = plan.plan.groups
+        for answer, event_key, picos in take.calls[:admitted] if reply[1] else take.calls:
+            taken = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
             if answer.done():
                 self.give_back(taken)
             else:
                 answer.set_result(taken)
         if reply[1]:
             hit = plan.hit(reply)
-            for answer in take.answers[admitted:]:
+            for answer, _, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
 
     def _admit_uncounted(self, take: SpendTake) -> None:
-        for answer, event_key, picos in zip(take.answers, take.event_keys, take.picos, strict=True):
+        plan = take.plan.plan
+        for answer, event_key, picos in take.calls:
             if not answer.done():
-                answer.set_result(take.plan.taken(event_key, picos, is_counted=False))
+                taken = SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=False)
+                answer.set_result(taken)
 
     def _sent_elsewhere(self, take: SpendTake, error: str) -> bool:
         """Send a take that has not run to the right server, with its script. False: the error is another one."""

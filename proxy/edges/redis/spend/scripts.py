@@ -6,7 +6,9 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
@@ -23,7 +25,7 @@ from policy.spend.spend_hash import (
 from proxy.edges.redis.scripts import CLOCK, Script
 
 _GIVEN_UP = "!"
-_pack_limbs = struct.Struct("<QQ").pack
+_BEFORE_AMOUNT = b"\r\n$%d\r\n" % AMOUNT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,16 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
 
 def call_arguments(event_key: str, picos: int) -> bytes:
     """Two arguments of either script, encoded for Redis: a call's reservation, and its amount."""
-    whole, rest = divmod(picos, LIMB)
-    field = f"${len(event_key) + 1}\r\n{RESERVATION_PREFIX}{event_key}\r\n${AMOUNT_BYTES}\r\n".encode()
-    return b"%b%b\r\n" % (field, _pack_limbs(whole, rest))
+    key = event_key.encode()
+    head, pack = _packing(len(key))
+    return pack(head, key, _BEFORE_AMOUNT, picos // LIMB, picos % LIMB, b"\r\n")
+
+
+@lru_cache(64)
+def _packing(key_bytes: int) -> tuple[bytes, Callable[..., bytes]]:
+    """What comes before an event's key of this length, and the function that packs all of a call."""
+    head = f"${key_bytes + 1}\r\n{RESERVATION_PREFIX}".encode()
+    return head, struct.Struct(f"<{len(head)}s{key_bytes}s{len(_BEFORE_AMOUNT)}sQQ2s").pack
 
 
 def given_back_arguments(event_key: str) -> bytes:

@@ -1,0 +1,37 @@
+"""Calls as take.lua gets them, and its refusals."""
+
+import asyncio
+
+import hiredis
+
+from policy.spend.spend_hash import pack_amount
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit
+from proxy.edges.redis.scripts import Script
+from proxy.edges.redis.spend.questions import CompiledSpendPlan, SpendTake
+from proxy.edges.redis.spend.scripts import take_template
+from tests.contracts.redis.spend_world import INCARNATION, limits, plan_of
+
+PLAN = plan_of(("team", limits(day="2")), ("root", limits(month="1")))
+SCRIPT = Script(b"return 1", b"a" * 40)
+
+
+def compiled() -> CompiledSpendPlan:
+    return CompiledSpendPlan(PLAN, SCRIPT, INCARNATION)
+
+
+async def test_a_take_has_the_calls_that_are_still_awaited() -> None:
+    take = SpendTake(compiled(), lambda _take, _reply: None)
+    answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
+    take.calls = [(answer, f"key-{place}", place) for place, answer in enumerate(answers)]
+    answers[1].cancel()
+    take.forget_cancelled()
+    for with_text, script in ((False, [b"EVALSHA", SCRIPT.sha]), (True, [b"EVAL", SCRIPT.text])):
+        reader = hiredis.Reader()
+        reader.feed(take.encode(with_text=with_text))
+        arguments = [*take_template(PLAN, INCARNATION), b"pkey-0", pack_amount(0), b"pkey-2", pack_amount(2)]
+        assert reader.gets() == [*script, b"1", PLAN.key.encode(), *arguments]
+
+
+def test_a_refusal_names_its_bound_and_how_long_it_lasts() -> None:
+    assert compiled().hit([0, 2, 0]) == SpendHit(PLAN.bounds[1], GUESS_MS, False)
+    assert compiled().hit([0, 1, 5_000]) == SpendHit(PLAN.bounds[0], 5_000, True)
