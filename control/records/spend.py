@@ -1,11 +1,11 @@
-"""What is spent of spend limits. Values only."""
+"""The spend of groups, by limits in currency. Values only."""
 
 from decimal import Decimal
 from typing import NamedTuple
 
 
 class SpendUse(NamedTuple):
-    """What a group has spent in a window, exactly, and what its calls in flight reserve."""
+    """The exact amount that a group has spent in a window, and the amount that its calls in flight reserve."""
 
     spent: Decimal
     reserved: Decimal
