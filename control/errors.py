@@ -361,7 +361,7 @@ class UsageUnavailableError(DomainError):
 
 
 class SpendNotCountedError(UsageUnavailableError):
-    """What this group has spent is being counted from its events; try again in a minute"""
+    """The spend of this group is being counted from its events; try again in a minute"""
 
 
 class LimitStartUnavailableError(UsageUnavailableError):

@@ -1,4 +1,4 @@
-"""What is spent of spend limits. Values only."""
+"""The spend of groups, by limits in currency. Values only."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -10,7 +10,7 @@ from policy.spend.spend_hash import Reserved, spend_key
 
 
 class SpendUse(NamedTuple):
-    """What a group has spent in a window, exactly, and what its calls in flight reserve."""
+    """The exact amount that a group has spent in a window, and the amount that its calls in flight reserve."""
 
     spent: Decimal
     reserved: Decimal

@@ -164,10 +164,10 @@ class OlderProxies:
         """Note that a proxy asks which knows so many kinds of limits, and so much of spend limits (`SPEND_LEVEL`)."""
         at_ms = now_ms()
         knows_all = limit_kinds >= len(KINDS) and spend_level >= SPEND_LEVEL
-        known = (limit_kinds, spend_level)
-        if knows_all or at_ms < self._noted_ms.get(known, 0) + NOTED_AGAIN_MS:
+        proxy = (limit_kinds, spend_level)
+        if knows_all or at_ms < self._noted_ms.get(proxy, 0) + NOTED_AGAIN_MS:
             return
-        self._noted_ms[known] = at_ms
+        self._noted_ms[proxy] = at_ms
 
         async def work(tx: WriteTx) -> None:
             if limit_kinds < len(KINDS):

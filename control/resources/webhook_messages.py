@@ -22,8 +22,8 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.long_work import OPERATOR, beside
-from control.records.alerts import Alert, LimitFigures
 from control.records.ids import new_id
+from control.records.limits.alerts import Alert, LimitFigures
 from control.records.times import time_text
 from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from control.resources.billing.event_costs import Cost, EventCosts, shown_details

@@ -4,8 +4,8 @@
 numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Reservations have the first two.
 
 Fields:
-- `e`: the run id of the server under which control has counted what is here, the currency, and the name of the prices by
-  which it was counted, with blanks between them. Without it, nothing counts.
+- `e`: the run id of the server under which control has counted what is here, the currency, and a name for the prices of
+  then, with blanks between them. Without it, nothing counts.
 - `c`: the time (ms, decimal digits) through which control has counted events.
 - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 - `r<group>`: the sum of the reservations in the group.
@@ -88,7 +88,7 @@ def unpack_amount(packed: bytes) -> int:
 
 def amount_of_picos(picos: int) -> Decimal:
     """The amount of money of a reservation, exactly."""
-    return amount_of(picos * _UNITS_PER_PICO)
+    return amount_of(picos * UNITS_PER_PICO)
 
 
 def pack_spent(units: int) -> bytes:

@@ -104,7 +104,7 @@ _NOTE_SPEND = text(
 
 
 async def lowest_spend_level(conn: Connection, since_ms: int) -> int | None:
-    """What the oldest proxy that has asked since then knows of spend limits; None if no older one has."""
+    """The level of the oldest proxy that has asked since then; None if no older one has."""
     levels = older_spend_proxies.c
     query = select(func.min(levels.spend_level)).where(levels.asked_at_ms >= since_ms)
     lowest: int | None = (await conn.execute(query)).scalar()

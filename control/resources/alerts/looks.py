@@ -14,8 +14,8 @@ from control.edges.sql.alerts import rows
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.group_rows import load_records, lock_root
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.records.alerts import Alert, LimitFigures, WatchedGroup
 from control.records.ids import new_id
+from control.records.limits.alerts import Alert, LimitFigures, WatchedGroup
 from control.resources.alerts.news import LimitNews, limit_news
 from control.resources.alerts.spend_figures import spend_figures
 from control.resources.alerts.usage_figures import CalendarSource, RefusedLimits, usage_figures

@@ -6,7 +6,7 @@ See docs/reference/events-and-webhooks.md#alerts.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from control.records.alerts import Alert, LimitFigures, WatchedGroup
+from control.records.limits.alerts import Alert, LimitFigures, WatchedGroup
 from policy.limits.alerts import LIMIT_ALERT, LIMIT_REACHED, WHOLE, LimitName, PastAlert, crossed_percents, rearmed
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from control.errors import SpendNotCountedError
-from control.records.alerts import SPEND, LimitFigures, LimitWindow, WatchedGroup
+from control.records.limits.alerts import SPEND, LimitFigures, LimitWindow, WatchedGroup
 from control.resources.spend.group_spend import SpendSource
 from policy.limits.alerts import LimitName
 from policy.limits.windows import window_at

@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from control.long_work import beside
-from control.records.alerts import USAGE, LimitFigures, LimitWindow, WatchedGroup
+from control.records.limits.alerts import USAGE, LimitFigures, LimitWindow, WatchedGroup
 from control.records.usage import Bucket, Meter, Used
 from control.resources.group_usage import with_usage_limits
 from policy.limits.alerts import LimitName

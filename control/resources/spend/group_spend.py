@@ -1,4 +1,4 @@
-"""What a group has spent of the spend limits that bind it (docs/reference/management-api.md#group-spend).
+"""The spend of a group, of each spend limit that binds it (docs/reference/management-api.md#group-spend).
 
 Knows the limits and which group's spend each bounds; a `SpendSource` reads the counters.
 """
@@ -37,14 +37,14 @@ class BoundSpend:
 
     @property
     def remaining(self) -> Decimal:
-        """What is left of the amount, exactly; negative if more than it is spent or reserved."""
+        """The rest of the amount, exactly; negative if more than it is spent or reserved."""
         limit = self.bound.limit
         parts = (limit.amount, self.use.spent.copy_negate(), self.use.reserved.copy_negate())
         return sum_of((limit.currency, part) for part in parts)[limit.currency]
 
 
 async def read_spend(source: SpendSource | None, plan: SpendPlan | None) -> list[BoundSpend]:
-    """What is spent of each limit of the plan, in its order. Without a source, nothing counts.
+    """Read the spend of each limit of the plan, in its order. Without a source, nothing counts.
 
     Raises `UsageUnavailableError` if Redis does not answer, or what is spent is not counted yet.
     """

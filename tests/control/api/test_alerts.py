@@ -561,6 +561,7 @@ async def test_raised_amount_rearms_the_percents_above_what_is_spent(scene: Scen
 
 
 async def test_first_refusal_of_a_full_spend_limit_is_told(scene: Scene) -> None:
+    await scene.webhook()
     group = await scene.group("customer", spend_limits=[spend_limit("10")])
     await scene.refuse(group, slug="", type="")
     scene.counts.spent[group] = "9.99"

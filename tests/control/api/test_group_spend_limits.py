@@ -43,16 +43,16 @@ async def set_limits(plane: ControlPlane, group: Json, limits: Sequence[Json]) -
 
 
 async def test_spend_limits_are_set_shown_replaced_and_removed(plane: ControlPlane) -> None:
-    asked = [without_enforcement("250", "MONTH"), limit("0012.500")]
-    group = await limited(plane, "one", asked)
+    request = [without_enforcement("250", "MONTH"), limit("0012.500")]
+    group = await limited(plane, "one", request)
     own = [limit("12.50"), limit("250.00", "MONTH")]
     assert group["spend_limits"] == own, "DAY first, amounts as they are shown everywhere"
     assert group["effective_spend_limits"] == [each | {"source_group": group["id"]} for each in own]
     one = f"{PATH}/{group['id']}"
     assert (await plane.get(one)).ok() == group
     assert (await plane.get(PATH)).ok()["items"] == [group]
-    (shown,) = (await plane.get(f"{PATH}?effective_models=false&usage=true")).ok()["items"]
-    assert shown["effective_spend_limits"] == group["effective_spend_limits"]
+    (item,) = (await plane.get(f"{PATH}?effective_models=false&usage=true")).ok()["items"]
+    assert item["effective_spend_limits"] == group["effective_spend_limits"]
     bodies: list[Json] = [{"metadata": {"name": "x"}}, {"models": [], "spend_limits": None}]
     for body in bodies:
         assert (await plane.patch(one, body)).ok()["spend_limits"] == own, "unchanged"

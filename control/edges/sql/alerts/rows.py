@@ -14,7 +14,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import groups
 from control.edges.sql.webhook_rows import listening_workspaces
-from control.records.alerts import SPEND, USAGE, Alert, LimitFigures
+from control.records.limits.alerts import SPEND, USAGE, Alert, LimitFigures
 from policy.limits.alerts import LIMIT_ALERT, LimitName, PastAlert, ReachedLimit
 
 AlertsOfLimits = Mapping[tuple[LimitName, int], Sequence[PastAlert]]

@@ -1,4 +1,4 @@
-"""What is left of the spend limits that bind a group."""
+"""The spend of a group, of each limit that binds it."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -43,10 +43,10 @@ async def test_uses_are_those_of_the_limits_in_order() -> None:
     assert (day.resets_at_ms, month.resets_at_ms) == (BEFORE_MIDNIGHT_MS + 1, BEFORE_MIDNIGHT_MS + 1)
 
 
-@pytest.mark.parametrize(("spent", "left"), [("1", "0"), ("1.5", "-0.5"), ("1e12", "-999999999999")])
-def test_what_is_left_may_be_negative(spent: str, left: str) -> None:
+@pytest.mark.parametrize(("spent", "rest"), [("1", "0"), ("1.5", "-0.5"), ("1e12", "-999999999999")])
+def test_what_is_left_may_be_negative(spent: str, rest: str) -> None:
     use = SpendUse(Decimal(spent), Decimal(0))
-    assert BoundSpend(SpendBound(DAY, "child", "child"), use, 0).remaining == Decimal(left)
+    assert BoundSpend(SpendBound(DAY, "child", "child"), use, 0).remaining == Decimal(rest)
 
 
 async def test_a_group_without_limits_asks_nothing() -> None:

@@ -1,0 +1,1 @@
+"""Limits as control watches them. Values only."""
