@@ -20,7 +20,7 @@ SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 
 
 class SpendEnforcement(StrEnum):
-    """When calls are refused. SOFT: once what is spent and reserved has come to the amount."""
+    """The point from which calls are refused. SOFT: once what is spent and reserved has come to the amount."""
 
     SOFT = "SOFT"
 
@@ -29,7 +29,7 @@ class SpendEnforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpendLimit:
-    """At most `amount` of `currency` in one DAY or MONTH, over all slugs of a group."""
+    """A limit of `amount` of `currency` in one DAY or MONTH, over all slugs of a group."""
 
     unit: Unit
     amount: Decimal
