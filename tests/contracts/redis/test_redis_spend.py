@@ -172,6 +172,20 @@ async def test_what_a_cancelled_caller_reserved_is_given_back(own: "redis.Redis"
     assert reserved(own) == 1
 
 
+async def test_an_abandoned_question_reserves_nothing(own: "redis.Redis", counters: RedisCounters) -> None:
+    await take(counters, KEYS[0])
+    calls = calls_of(own)
+    counters.spend.abandon(counters.spend.ask(PLAN, KEYS[1], 5))
+    await asyncio.sleep(0)
+    assert calls_of(own) == calls, "it was not sent"
+    question = counters.spend.ask(PLAN, KEYS[2], 5)
+    await asyncio.sleep(0)
+    counters.spend.abandon(question)
+    await take(counters, KEYS[3])
+    await quiet(counters)
+    assert reserved(own) == 2
+
+
 async def test_a_late_take_reserves_nothing(own: "redis.Redis", relay: Relay, late: RedisCounters) -> None:
     await take(late, KEYS[0])
     relay.replies.clear()

@@ -75,13 +75,8 @@ class RedisSpend:
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
-        """Give back what a cancelled caller's call reserved, also if the answer has come in the same tick."""
-        if (
-            isinstance(question, asyncio.Future)
-            and question.done()
-            and not question.cancelled()
-            and question.exception() is None
-        ):
+        """Give back what the call reserved, or will: whether the answer has come, is on its way, or is not asked for."""
+        if isinstance(question, asyncio.Future) and not question.cancel() and not question.cancelled():
             answer = question.result()
             if isinstance(answer, SpendTaken):
                 self.give_back(answer)
