@@ -129,10 +129,10 @@ async def test_spend_limits_are_planned_applied_and_exported_in_either_currency(
     file = tmp_path / "spend.yaml"
 
     def write(amount: str, currency: str) -> str:
-        group = {"models": models(f"{acme.prefix}/chat")}
-        limits = {"spend_limits": [{"unit": "DAY", "amount": amount, "currency": currency}]}
-        kid = {"external_entity_id": "kid", **group, **limits}
-        top = {"external_entity_id": "top", **group, **limits, "limit_enforcement": "CASCADING", "groups": [kid]}
+        limit = {"unit": "DAY", "amount": amount, "currency": currency}
+        both: dict[str, Any] = {"models": models(f"{acme.prefix}/chat"), "spend_limits": [limit]}
+        kid = both | {"external_entity_id": "kid"}
+        top = both | {"external_entity_id": "top", "limit_enforcement": "CASCADING", "groups": [kid]}
         file.write_text(json.dumps({"version": 1, "name": "spend", "groups": [top]}))
         return str(file)
 
