@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from control.records.spend import SpentEvent, TreeCount
-from policy.spend.script_text import money_script
+from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import pack_amount, pack_spent
 from runtime.redis.script import Argument, RedisScript
 
@@ -19,8 +19,12 @@ EVENTS_AT_ONCE = 200
 
 def script(name: str) -> RedisScript:
     """One of the scripts in this folder, with the Lua of money before it."""
-    own = resources.files("control.edges.redis.spend").joinpath(f"{name}.lua").read_text("utf-8")
-    return RedisScript(money_script() + own)
+    texts = (_lua("policy.spend", "money"), _lua("control.edges.redis.spend", name))
+    return RedisScript(spend_constants() + "".join(texts))
+
+
+def _lua(package: str, name: str) -> str:
+    return resources.files(package).joinpath(f"{name}.lua").read_text("utf-8")
 
 
 def parts_of(count: TreeCount) -> Iterator[TreeCount]:
