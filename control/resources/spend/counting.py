@@ -112,17 +112,18 @@ class SpendCounting:
 
     async def count_some(self) -> bool:
         """Count the next events, some at a time. Returns whether there may be more."""
+        async with self._store.read() as conn:
+            trees = await trees_with_limits(conn)
+        if not trees:
+            self._through_ms = None
+            return False
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
         async with self._store.read() as conn:
-            trees = await trees_with_limits(conn)
             recorded_ms = await counted_ms(conn)
             # A start, a long pause, or a database that was set back: what was missed is not walked but built.
             is_near = final_ms - LONGEST_WALK_MS <= recorded_ms <= final_ms
             after_ms = recorded_ms if is_near else final_ms
-            if not trees:
-                self._through_ms = None
-                return False
             until_ms = min(final_ms, after_ms + SPAN_MS)
             batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
             costs = await costs_of(conn, batch.events)
