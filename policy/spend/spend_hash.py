@@ -59,7 +59,7 @@ def window_name(unit: Unit, at_ms: int) -> str:
 
 
 def epoch_text(run_id: str, currency: str) -> str:
-    """What `e` is while what the hash has counts: on that server, for limits in that currency."""
+    """The text of `e` while what the hash has counts: on that server, for limits in that currency."""
     return f"{run_id} {currency}"
 
 

@@ -185,10 +185,9 @@ class SpendCounting:
 
     async def sweep_some(self, most: int) -> None:
         """Sweep the next trees, at most `most`."""
-        known = self._are_machines_known
         for _ in range(min(most, len(self._to_sweep))):
             tree = self._to_sweep.pop()
-            count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=known)
+            count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=self._are_machines_known)
             if count:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
 

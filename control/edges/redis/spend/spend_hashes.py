@@ -58,7 +58,7 @@ class SpendHashes:
         self._count, self._build, self._release, self._repair = map(script, ("count", "build", "release", "repair"))
 
     async def epochs(self, trees: Sequence[SpendTree]) -> Mapping[str, str]:
-        """What the field `e` of each tree must be for what its hash has to count, by the tree's root."""
+        """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
             run_ids = await self._run_ids([tree.key for tree in trees])
         return {tree.root_id: epoch_text(run_ids[tree.key], tree.currency) for tree in trees}
