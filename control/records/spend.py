@@ -78,7 +78,7 @@ class TreeEvent(NamedTuple):
 
 
 class SpentEvent(NamedTuple):
-    """What an event adds to what groups have spent: `units` are 10^-22 of the tree's currency.
+    """The amount that an event adds to what groups have spent: `units` are 10^-22 of the tree's currency.
 
     `groups`: none if its cost is in no currency or in another one. Then it only ends its reservation.
     """
@@ -99,7 +99,7 @@ class TreeCount(NamedTuple):
 
 
 class TreeReserves(NamedTuple):
-    """What a tree's hash holds besides what is spent, all of one moment.
+    """The content of a tree's hash besides what is spent, all of one moment.
 
     `counted_ms`: the time through which events are counted; None if nothing is. `stamp`: names the last repair.
     `reservations`: by the event's key; None for an empty one. `reserved`: by group, 10^-12 of the currency.

@@ -61,7 +61,7 @@ def window_name(unit: Unit, at_ms: int) -> str:
 
 
 def epoch_text(run_id: str, currency: str, prices: str = "") -> str:
-    """What `e` is while what the hash has counts: on that server, for limits in that currency, by these prices."""
+    """The text of `e` while what the hash has counts: on that server, for limits in that currency, by these prices."""
     return f"{run_id} {currency} {prices}"
 
 

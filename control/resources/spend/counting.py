@@ -43,6 +43,12 @@ LONGEST_WALK_MS = 3_600_000
 """The longest time whose events are counted one by one. After a longer pause all trees are built anew."""
 RECORD_MS = 10_000
 """The time without events after which the progress is recorded. With events it is recorded at once."""
+IDLE_TURNS = 10
+"""A tree without events is told so in one of so many turns."""
+IDLE_MS = 20_000
+"""The longest time by which such a tree may be behind what is recorded."""
+SET_BACK_MS = 120_000
+"""The time by which more can be counted than is recorded, and longer."""
 BUILDS_S = 2.0
 """The time after which a turn begins no further tree to build: those that are built are to be counted."""
 PRICES_READ_S = 5.0
@@ -76,6 +82,9 @@ class SpendCounting:
         self._sweep_portion = 0
         self._through_ms: int | None = None
         """The time through which this process counted in its last turn; None while there is no tree to count."""
+        self._counted: dict[str, int] = {}
+        """The time through which a tree is known to be counted, by its root. Since then it had no event."""
+        self._turns = 0
         self._stamps: dict[str, str] = {}
         self._read_stamps_s = float("-inf")
         self._failed_builds: dict[str, float] = {}
@@ -120,28 +129,65 @@ class SpendCounting:
 
     async def count_some(self) -> bool:
         """Count the next events, some at a time. Returns whether there may be more."""
+        async with self._store.read() as conn:
+            trees = await self._trees(conn)
+        if not trees:
+            self._through_ms = None
+            self._counted.clear()
+            return False
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
         async with self._store.read() as conn:
-            trees = await self._trees(conn)
             recorded_ms = await counted_ms(conn)
-            # A start, a long pause, or a database that was set back: what was missed is not walked but built.
+            # A first start, or a long pause: what was missed is not walked but built.
             is_near = final_ms - LONGEST_WALK_MS <= recorded_ms <= final_ms
             after_ms = recorded_ms if is_near else final_ms
-            if not trees:
-                self._through_ms = None
-                return False
+            if self._through_ms is None:  # some trees may have been idle when this was recorded
+                after_ms -= IDLE_MS
             until_ms = min(final_ms, after_ms + SPAN_MS)
             batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
             costs = await costs_of(conn, batch.events)
+        await self._notice_set_back(trees, recorded_ms)
         spent = await spent_events(trees, batch.events, costs)
-        counts = [TreeCount(tree, after_ms, batch.through_ms, spent.get(tree.root_id, ())) for tree in trees]
-        await self._count(counts)
+        due = [tree for place, tree in enumerate(trees) if tree.root_id in spent or self._is_due(tree, place)]
+        await self._count(
+            [
+                TreeCount(
+                    tree=tree,
+                    after_ms=self._counted.get(tree.root_id, after_ms),
+                    through_ms=batch.through_ms,
+                    events=spent.get(tree.root_id, ()),
+                )
+                for tree in due
+            ]
+        )
         self._note({(event.workspace_id, event.group_id) for event in batch.events})
         if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
             await self._record(batch.through_ms)
         self._through_ms = batch.through_ms
+        self._turns += 1
         return batch.through_ms < final_ms
+
+    def _is_due(self, tree: SpendTree, place: int) -> bool:
+        """Return whether a tree without events is to be told that there were none."""
+        return tree.root_id not in self._counted or (place + self._turns) % IDLE_TURNS == 0
+
+    async def _notice_set_back(self, trees: Sequence[SpendTree], recorded_ms: int) -> None:
+        """Have all trees built if more is counted than the database can know of: it was restored.
+
+        Events that it lacks come again, with later timestamps.
+        """
+        latest_ms = self._through_ms
+        if latest_ms is None:
+            latest_ms = await self._hashes.latest_counted_ms(trees)
+        if latest_ms > recorded_ms + SET_BACK_MS:
+            await self._hashes.forget(trees)
+            self._counted.clear()
+            log.warning(
+                "The database was set back by some %.0f s, as by a restore of a backup. What groups spend is counted"
+                " anew from what it has. Nothing is to be done.",
+                (latest_ms - recorded_ms) / 1e3,
+            )
 
     async def _trees(self, conn: Connection) -> list[SpendTree]:
         if time.monotonic() - self._read_stamps_s >= PRICES_READ_S:
@@ -152,6 +198,9 @@ class SpendCounting:
     async def _count(self, counts: Sequence[TreeCount]) -> None:
         epochs = await self._hashes.epochs([count.tree for count in counts])
         to_build = await self._hashes.count(counts, epochs)
+        self._counted |= {one.tree.root_id: one.through_ms for one in counts if one.tree.root_id not in to_build}
+        for root_id in to_build:
+            self._counted.pop(root_id, None)
         began_s = time.monotonic()
         for count in counts:
             root_id = count.tree.root_id
@@ -199,10 +248,9 @@ class SpendCounting:
 
     async def sweep_some(self, most: int) -> None:
         """Sweep the next trees, at most `most`."""
-        known = self._are_machines_known
         for _ in range(min(most, len(self._to_sweep))):
             tree = self._to_sweep.pop()
-            count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=known)
+            count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=self._are_machines_known)
             if count:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
 

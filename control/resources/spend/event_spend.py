@@ -1,4 +1,4 @@
-"""What events add to what the groups of their trees have spent.
+"""The amounts that events add to what the groups of their trees have spent.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -25,7 +25,7 @@ async def costs_of(conn: Connection, events: Sequence[TreeEvent]) -> Mapping[str
 async def spent_events(
     trees: Iterable[SpendTree], events: Sequence[TreeEvent], costs: Mapping[str, EventCosts]
 ) -> Mapping[str, Sequence[SpentEvent]]:
-    """What the events add, by the root of their tree, in the order of time."""
+    """The amounts that the events add, by the root of their tree, in the order of time."""
     by_root = {tree.root_id: tree for tree in trees}
 
     def of_trees() -> Mapping[str, Sequence[SpentEvent]]:

@@ -28,7 +28,7 @@ KEYS_AT_ONCE = 1000
 async def sweep_tree(store: Store, hashes: SpendHashes, tree: SpendTree, *, are_machines_known: bool) -> int:
     """Sweep one tree; returns how many reservations it ended. `are_machines_known`: whether the dead are known too."""
     async with store.read() as conn:  # before the events are looked up: by then those of the dead are committed
-        named = await named_incarnations(conn) if are_machines_known else None
+        living = await named_incarnations(conn) if are_machines_known else None
     reserves = await hashes.reserves(tree)
     if reserves.counted_ms is None:
         return 0
@@ -38,11 +38,11 @@ async def sweep_tree(store: Store, hashes: SpendHashes, tree: SpendTree, *, are_
     windows = kept_windows(reserves.counted_ms)
     old = [field for field in reserves.spent_fields if field.rpartition(":")[2] not in windows]
     await hashes.delete_spent(tree, old)
-    return await hashes.release(tree, await _ended(store, reserves, named))
+    return await hashes.release(tree, await _ended(store, reserves, living))
 
 
 def drifts_of(reserves: TreeReserves) -> Mapping[str, int]:
-    """How much more than now each group should have reserved (10^-12), where that is not 0."""
+    """The amount (10^-12) that each group should have reserved more than now, where that is not 0."""
     sums: dict[str, int] = defaultdict(int)
     for reservation in reserves.reservations.values():
         if reservation is not None:
@@ -53,11 +53,11 @@ def drifts_of(reserves: TreeReserves) -> Mapping[str, int]:
     return {group: picos for group, picos in sorted(drifts.items()) if picos}
 
 
-async def _ended(store: Store, reserves: TreeReserves, named: Collection[str] | None) -> list[str]:
+async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] | None) -> list[str]:
     """The events whose reservations end."""
     assert reserves.counted_ms is not None
     present_ms = now_ms()
-    ended = [
+    keys = [
         key
         for key, reservation in reserves.reservations.items()
         if reservation is None and made_ms(key) < present_ms - MARKER_LASTS_MS
@@ -74,11 +74,11 @@ async def _ended(store: Store, reserves: TreeReserves, named: Collection[str] | 
         for key in some:
             reservation = reserves.reservations[key]
             assert reservation is not None
-            is_dead = named is not None and reservation.incarnation not in named
+            is_dead = living is not None and reservation.incarnation not in living
             # An event that is committed and not counted yet ends its reservation itself.
             if times[key] <= reserves.counted_ms if key in times else is_dead:
-                ended.append(key)
-    return ended
+                keys.append(key)
+    return keys
 
 
 def made_ms(event_key: str) -> int:

@@ -1,4 +1,4 @@
-"""What the groups of a tree have spent, from the database: hourly sums, and events of what is not added up.
+"""The spend of the groups of a tree, from the database: hourly sums, and events of what is not added up.
 
 It equals the sum of what the events cost one by one, to the last digit: a cost is linear in the figures of a call, and
 money is added in whole units (`policy.prices.Rates`).
@@ -44,7 +44,7 @@ def kept_windows(at_ms: int) -> frozenset[str]:
 
 
 async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapping[str, int]:
-    """What each group has spent through this time in the kept windows: units by field, those that are not 0.
+    """The spend of each group through this time in the kept windows: units by field, those that are not 0.
 
     Events through this time must be final.
     """
@@ -73,8 +73,8 @@ async def _sums(
 ) -> AsyncGenerator[Sequence[DaySums], None]:
     """The sums of the tree's entities by path, deleted groups' too: some entities and days at a time."""
     async with store.read() as conn:
-        known = await groups_from(conn, tree.workspace_id, f"{tree.root_id}/")
-    entities = sorted({group.external_entity_id for group in known})
+        groups = await groups_from(conn, tree.workspace_id, f"{tree.root_id}/")
+    entities = sorted({group.external_entity_id for group in groups})
     for part in _parts(window):
         for start in range(0, len(entities), ENTITIES_AT_ONCE):
             listed = entities[start : start + ENTITIES_AT_ONCE]

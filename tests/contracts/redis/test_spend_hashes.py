@@ -129,8 +129,8 @@ async def test_a_reservation_ends_once(redises: Redises) -> None:
     assert await hashes.release(TREE, ["key1", "key2", "key3"]) == 0
     reserves = await hashes.reserves(TREE)
     assert (reserves.counted_ms, reserves.reservations, reserves.reserved) == (AT_MS, {}, dict.fromkeys(groups, 1))
-    left: Any = admin.hget(TREE.key, f"r{TREE.root_id}")
-    assert unpack_amount(left) == 1
+    amount: Any = admin.hget(TREE.key, f"r{TREE.root_id}")
+    assert unpack_amount(amount) == 1
 
 
 def bound(unit: Unit, group: str) -> SpendBound:

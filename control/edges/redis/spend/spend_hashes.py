@@ -58,7 +58,7 @@ class SpendHashes:
         self._count, self._build, self._release, self._repair = map(script, ("count", "build", "release", "repair"))
 
     async def epochs(self, trees: Sequence[SpendTree]) -> Mapping[str, str]:
-        """What the field `e` of each tree must be for what its hash has to count, by the tree's root."""
+        """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
             run_ids = await self._run_ids([tree.key for tree in trees])
         return {tree.root_id: epoch_text(run_ids[tree.key], tree.currency, tree.prices) for tree in trees}
@@ -84,6 +84,21 @@ class SpendHashes:
         arguments = build_arguments(epoch, through_ms, spent)
         async with _redis_errors(_BUILD_DEADLINE_S):
             return bool(await self._build.run(self._redis, [tree.key], *arguments))
+
+    async def latest_counted_ms(self, trees: Sequence[SpendTree]) -> int:
+        """The latest time through which events of one of these trees are counted; 0 if there are none."""
+        latest_ms = 0
+        for start in range(0, len(trees), _RUNS_AT_ONCE):
+            async with _redis_errors():
+                times = await self._redis.each([_counted(tree.key) for tree in trees[start : start + _RUNS_AT_ONCE]])
+            latest_ms = max(latest_ms, *(int(at_ms or 0) for at_ms in times))
+        return latest_ms
+
+    async def forget(self, trees: Sequence[SpendTree]) -> None:
+        """Have nothing count in these trees until they are built. Reservations stay."""
+        for start in range(0, len(trees), _RUNS_AT_ONCE):
+            async with _redis_errors():
+                await self._redis.each([_forgetting(tree.key) for tree in trees[start : start + _RUNS_AT_ONCE]])
 
     async def reserves(self, tree: SpendTree) -> TreeReserves:
         """Read the whole hash by one command, so that all is of one moment."""
@@ -142,6 +157,10 @@ class SpendHashes:
 
 def _counted(key: str) -> Keyed:
     return key, lambda server: server.hget(key, COUNTED_FIELD)
+
+
+def _forgetting(key: str) -> Keyed:
+    return key, lambda server: server.hdel(key, EPOCH_FIELD)
 
 
 def _deleting(key: str, fields: Sequence[str]) -> Callable[[Any], Any]:

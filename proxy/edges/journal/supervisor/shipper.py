@@ -385,7 +385,7 @@ class Shipper:
 
 
 def _nothing() -> None:
-    """By default nobody is told of removed journals."""
+    """Tell nobody of a removed journal."""
 
 
 async def _unknown(incarnation: str) -> int:

@@ -103,7 +103,7 @@ class SpendWorld:
         return await clock_ms(self.store) + self.clock.offset_ms
 
     def spent(self) -> dict[str, int]:
-        """What is counted: units by field, those that are not 0."""
+        """The spend that is counted: units by field, those that are not 0."""
         fields: Any = self.client.hgetall(self.tree.key)
         spent = {name.decode(): unpack_spent(value) for name, value in fields.items() if name[:1] == b"s"}
         return {name: units for name, units in spent.items() if units}

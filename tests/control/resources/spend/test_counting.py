@@ -101,7 +101,7 @@ async def change_the_server(world: SpendWorld) -> None:
 
 
 async def fall_behind(world: SpendWorld) -> None:
-    """As a replica that became primary, without the last writes."""
+    """Leave what a replica has that became primary without the last writes."""
     world.client.hset(world.tree.key, "c", world.now_ms - DAY_MS)
     world.client.hdel(world.tree.key, *world.spent())
 
@@ -143,8 +143,8 @@ async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWor
     await cascading.pass_time(1_000)
     await job.turn()
     assert not cascading.client.hexists(key, f"p{call.idempotency_key}")
-    left: Any = [cascading.client.hget(key, f"r{group}") for group in groups]
-    assert [unpack_amount(one) for one in left] == [3] * len(groups)
+    amounts: Any = [cascading.client.hget(key, f"r{group}") for group in groups]
+    assert [unpack_amount(one) for one in amounts] == [3] * len(groups)
 
 
 async def test_a_bug_in_a_build_keeps_no_other_tree_from_being_counted(

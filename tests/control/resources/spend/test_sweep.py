@@ -126,8 +126,8 @@ async def test_figures_of_past_windows_are_deleted(built: SpendWorld) -> None:
     for name in names:
         built.client.hset(built.tree.key, name, pack_spent(1))
     await sweep(built)
-    left: Any = built.client.hkeys(built.tree.key)
-    assert [name.encode() in left for name in names] == [True, False, True, False]
+    names_left: Any = built.client.hkeys(built.tree.key)
+    assert [name.encode() in names_left for name in names] == [True, False, True, False]
 
 
 async def test_the_job_sweeps_all_trees_and_forgets_machines_that_are_silent_for_a_day(

@@ -1,4 +1,4 @@
-"""What a supervisor tells control of the incarnations that may still give events."""
+"""The reports by which a supervisor tells control of the incarnations that may still give events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,11 +19,11 @@ class Control:
 
     def __init__(self) -> None:
         self.status = 200
-        self.told: list[Any] = []
+        self.bodies: list[Any] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.Response:
-        self.told.append(await request.json())
+        self.bodies.append(await request.json())
         return web.Response(status=self.status)
 
 
@@ -54,14 +54,14 @@ async def test_it_tells_of_what_runs_and_of_journals_on_disk(
         (tmp_path / name).mkdir()
     (tmp_path / "ballast").write_bytes(b"")
     await reports.send()
-    assert control.told == [{"machine": machine_name(tmp_path), "incarnations": ["left", "running"]}]
+    assert control.bodies == [{"machine": machine_name(tmp_path), "incarnations": ["left", "running"]}]
 
 
 async def test_without_a_directory_it_tells_of_what_runs(control: Control, tmp_path: Path) -> None:
     client = ControlReports(control.url, "token", MACHINES)
     await MachineReports(client, tmp_path / "missing", lambda: ["running", ""]).send()
     await client.close()
-    assert control.told[0]["incarnations"] == ["running"]
+    assert control.bodies[0]["incarnations"] == ["running"]
 
 
 async def test_it_tells_at_the_start_and_soon_after_a_change(
@@ -69,9 +69,9 @@ async def test_it_tells_at_the_start_and_soon_after_a_change(
 ) -> None:
     monkeypatch.setattr(machine_reports, "GATHER_S", 0.01)
     task = asyncio.ensure_future(reports.run())
-    await eventually(lambda: len(control.told) == 1)
+    await eventually(lambda: len(control.bodies) == 1)
     reports.changed()
-    await eventually(lambda: len(control.told) == 2)
+    await eventually(lambda: len(control.bodies) == 2)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -83,9 +83,9 @@ async def test_it_tells_again_soon_while_a_worker_starts(
     live = ["", "running"]
     client = ControlReports(control.url, "token", MACHINES)
     task = asyncio.ensure_future(MachineReports(client, tmp_path, lambda: live).run())
-    await eventually(lambda: control.told)
+    await eventually(lambda: control.bodies)
     live[0] = "started"
-    await eventually(lambda: control.told[-1]["incarnations"] == ["running", "started"])
+    await eventually(lambda: control.bodies[-1]["incarnations"] == ["running", "started"])
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()
