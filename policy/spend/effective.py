@@ -34,7 +34,7 @@ class SpendPlan:
     """The groups whose spend a call adds to, from the calling one up, whether they have a limit or not."""
     currency: str
     bounds: tuple[SpendBound, ...]
-    """In the order of trial: from the group to the root, DAY before MONTH."""
+    """The limits in the order of trial: from the group to the root, DAY before MONTH."""
 
 
 def spend_plan(
@@ -61,7 +61,7 @@ def _cascading(path: Sequence[str], limits: Sequence[Sequence[SpendLimit]]) -> t
 
 
 def _nearest(path: Sequence[str], limits: Sequence[Sequence[SpendLimit]]) -> tuple[SpendBound, ...]:
-    """For each unit the nearest group's limit, which bounds what the calling group itself spends."""
+    """The nearest group's limit of each unit, which bounds what the calling group itself spends."""
     nearest: dict[Unit, SpendBound] = {}
     for id, own in zip(path, limits, strict=True):
         for limit in own:

@@ -22,7 +22,7 @@ SPEND_LEVEL = 1
 
 
 class SpendEnforcement(StrEnum):
-    """When calls are refused. SOFT: once what is spent and reserved has come to the amount."""
+    """The point from which calls are refused. SOFT: once what is spent and reserved has come to the amount."""
 
     SOFT = "SOFT"
 
@@ -31,7 +31,7 @@ class SpendEnforcement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpendLimit:
-    """At most `amount` of `currency` in one DAY or MONTH, over all slugs of a group."""
+    """A limit of `amount` of `currency` in one DAY or MONTH, over all slugs of a group."""
 
     unit: Unit
     amount: Decimal

@@ -1,5 +1,5 @@
 -- What a tree spends: exact amounts in limbs, reservations and what they hold of each group, names of windows.
--- This text comes before the spend scripts of proxy and control; script_text.py puts the constants before it.
+-- This text comes before the spend scripts of proxy and control; script_constants.py comes before this text.
 -- The layout and the reference in Python: policy/spend/spend_hash.py, policy/spend/spend_book.py.
 -- See docs/reference/money.md#how-spend-is-counted.
 --

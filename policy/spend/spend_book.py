@@ -1,4 +1,4 @@
-"""What a tree spends, in plain Python: the reference for every script that reads or writes its Redis hash. Pure.
+"""The spend of a tree, in plain Python: the reference for every script that reads or writes its Redis hash. Pure.
 
 Proxies take, end and give back calls; control counts their events, builds the hash anew and sweeps it.
 
@@ -6,7 +6,6 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -35,7 +34,7 @@ class Call(NamedTuple):
     picos: int
 
 
-class Admission(NamedTuple):
+class SpendAdmission(NamedTuple):
     """The answer to the calls of one take.
 
     `admitted`: how many of them, in order. `refused_by`: the number, from 1, of the first bound that refused the rest;
@@ -57,28 +56,31 @@ class CountableEvent(NamedTuple):
 
 
 class CountOutcome(Enum):
-    """What became of a round of counting. All but COUNTED ask for a build of the hash."""
+    """The outcome of a round of counting. All but COUNTED ask for a build of the hash."""
 
     COUNTED = "counted"
     BEHIND = "behind"
     ABSENT = "absent"
 
 
-@dataclass(slots=True)
 class SpendBook:
-    """The hash of one tree (`policy/spend/spend_hash.py`)."""
+    """The hash of one tree (`policy/spend/spend_hash.py`).
 
-    epoch: str = ""
-    """The run id of the server under which control has counted. Without it, nothing counts."""
-    counted_ms: int = 0
-    spent: dict[str, int] = field(default_factory=dict)
-    """By field of the hash: units."""
-    reserved: dict[str, int] = field(default_factory=dict)
-    """By group: picos."""
-    reservations: dict[str, Reserved | None] = field(default_factory=dict)
-    """By event key. None: a marker, which keeps a late take from reserving anything."""
+    `epoch`: the run id of the server under which control has counted; without it, nothing counts. `spent`: units, by
+    field of the hash. `reserved`: picos, by group. `reservations`: by event key; None is a marker, which keeps a late
+    take from reserving anything.
+    """
 
-    def take(self, plan: SpendPlan, calls: Sequence[Call], incarnation: str, clock_ms: int) -> Admission | None:
+    __slots__ = ("counted_ms", "epoch", "reservations", "reserved", "spent")
+
+    def __init__(self) -> None:
+        self.epoch = ""
+        self.counted_ms = 0
+        self.spent: dict[str, int] = {}
+        self.reserved: dict[str, int] = {}
+        self.reservations: dict[str, Reserved | None] = {}
+
+    def admit(self, plan: SpendPlan, calls: Sequence[Call], incarnation: str, clock_ms: int) -> SpendAdmission | None:
         """Admit calls in order, until a bound has no room. None: nothing is counted, and all are admitted.
 
         The present window is that of Redis' clock, or of `counted_ms` if that is later: the clock has stepped back.
@@ -91,10 +93,10 @@ class SpendBook:
                 continue
             refused_by = self._refusing(plan, at_ms)
             if refused_by:
-                return Admission(number, refused_by, self._wait_ms(plan, at_ms, clock_ms))
+                return SpendAdmission(number, refused_by, self._wait_ms(plan, at_ms, clock_ms))
             self.reservations[call.event_key] = Reserved(call.picos, incarnation, plan.groups)
             self._raise(plan.groups, call.picos)
-        return Admission(len(calls))
+        return SpendAdmission(len(calls))
 
     def end(self, event_key: str, picos: int) -> None:
         """Set the reservation of a dispatched call to its cost. Without one, its event is counted."""
@@ -171,7 +173,7 @@ class SpendBook:
         return max((until_end_ms(bound.limit.unit, at_ms) + at_ms - clock_ms for bound in full), default=0)
 
     def _spent(self, bound: SpendBound, at_ms: int) -> int:
-        """What is spent against a bound, in whole picos: amounts and reservations have no part of one."""
+        """The spend that counts against a bound, in whole picos: amounts and reservations have no part of one."""
         return self.spent.get(spent_field(bound.counting_group, bound.limit.unit, at_ms), 0) // UNITS_PER_PICO
 
     def _raise(self, groups: Sequence[str], picos: int) -> None:

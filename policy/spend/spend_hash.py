@@ -1,18 +1,18 @@
 """The Redis hash that counts what a tree spends: its key, the names of its fields, and how they are packed.
 
-`policy/spend/money.lua` reads and writes the same layout. Amounts are whole numbers of limbs, exact in Lua, whose
-numbers hold 53 bits: units of the currency, then 10^-12, then 10^-24 of one. Reservations have the first two.
-
-Fields:
-- `e`: the run id of the server under which control has counted what is here. Without it, nothing counts.
-- `c`: the time (ms, decimal digits) through which control has counted events.
-- `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
-- `r<group>`: the sum of the reservations in the group.
-- `p<event key>`: a reservation: its amount, the worker incarnation that made it, and its groups, each followed by `/`.
-  An empty one was given back before it was made: it keeps a late take from running.
+`policy/spend/money.lua` reads and writes the same layout.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
+
+# Amounts are whole numbers of limbs, exact in Lua, whose numbers hold 53 bits: units of the currency, then 10^-12, then
+# 10^-24 of one. Reservations have the first two. Fields:
+# - `e`: the run id of the server under which control has counted what is here. Without it, nothing counts.
+# - `c`: the time (ms, decimal digits) through which control has counted events.
+# - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
+# - `r<group>`: the sum of the reservations in the group.
+# - `p<event key>`: a reservation: its amount, the worker incarnation that made it, its groups, each followed by `/`. An
+#   empty one was given back before it was made: it keeps a late take from running.
 
 import struct
 from decimal import Decimal

@@ -22,7 +22,7 @@ from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
 
 CLOCK = "redis.call('TIME')"
-"""What reads the time in a script."""
+"""The call that reads the time in a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Script:
     @classmethod
     def load(cls, name: str, before: str, clock: str = CLOCK) -> "Script":
         """Read a file. `before`: Lua in front of it. `clock`: what reads the time; tests replace it."""
-        text = (before + _lua("proxy.edges.redis", name)).replace(CLOCK, clock).encode()
+        text = (before + lua_text("proxy.edges.redis", name)).replace(CLOCK, clock).encode()
         return cls(text, hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
@@ -49,7 +49,7 @@ class Scripts:
 
     @classmethod
     def load(cls, clock: str = CLOCK) -> "Scripts":
-        counters = kind_constants() + _lua("policy.limits", "log.lua")
+        counters = kind_constants() + lua_text("policy.limits", "log.lua")
         return cls(
             Script.load("take.lua", counters, clock),
             Script.load("settle.lua", counters, clock),
@@ -57,7 +57,8 @@ class Scripts:
         )
 
 
-def _lua(package: str, name: str) -> str:
+def lua_text(package: str, name: str) -> str:
+    """A Lua file of the product."""
     return resources.files(package).joinpath(name).read_text("utf-8")
 
 

@@ -10,7 +10,7 @@ from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
-from policy.spend.spend_book import Admission, Call
+from policy.spend.spend_book import Call, SpendAdmission
 from proxy.edges.redis.spend.scripts import (
     SpendScripts,
     call_arguments,
@@ -36,11 +36,11 @@ def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enf
     return plan
 
 
-def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Admission | None:
+def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> SpendAdmission | None:
     """Run take.lua for calls of one tick."""
     arguments = [argument for call in calls for argument in decoded(call_arguments(*call))]
     reply = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *take_template(plan, INCARNATION), *arguments)
-    return Admission(*reply) if reply else None
+    return SpendAdmission(*reply) if reply else None
 
 
 def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import redis
 
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
-from policy.spend.script_text import money_script
+from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
     LIMB,
     Reserved,
@@ -23,6 +24,7 @@ from policy.spend.spend_hash import (
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 _KEY = "tg:{g|group}"
+_MONEY = resources.files("policy.spend").joinpath("money.lua").read_text("utf-8")
 
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
@@ -35,7 +37,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
 
 
 def _run(client: redis.Redis, body: str, *arguments: bytes | str | int) -> Any:
-    return client.eval(money_script() + body, 1, _KEY, *arguments)
+    return client.eval(spend_constants() + _MONEY + body, 1, _KEY, *arguments)
 
 
 def _picos(random: random.Random) -> int:

@@ -106,17 +106,17 @@ async def test_a_call_reserves_and_ends(own: "redis.Redis", counters: RedisCount
 
 
 async def test_a_full_limit_refuses(own: "redis.Redis", counters: RedisCounters) -> None:
-    taken = await take(counters, KEYS[0], LIMB)
+    outcome = await take(counters, KEYS[0], LIMB)
     assert await counters.spend.ask(PLAN, KEYS[1], 1) == SpendHit(PLAN.bounds[1], GUESS_MS, False)
-    counters.spend.end(taken, LIMB - 1)
+    counters.spend.end(outcome, LIMB - 1)
     await take(counters, KEYS[2])
 
 
 async def test_an_uncounted_tree_admits_and_keeps_nothing(server: RedisServer, counters: RedisCounters) -> None:
-    taken = await take(counters, KEYS[0], 9 * LIMB)
-    assert not taken.is_counted
-    counters.spend.end(taken, 1)
-    counters.spend.give_back(taken)
+    outcome = await take(counters, KEYS[0], 9 * LIMB)
+    assert not outcome.is_counted
+    counters.spend.end(outcome, 1)
+    counters.spend.give_back(outcome)
     assert counters.spend.pending_ends == 0
 
 
@@ -134,15 +134,15 @@ async def test_takes_of_a_tick_and_those_of_other_limits_leave_in_one_write(
 
 
 async def test_ends_of_a_tick_are_one_command(own: "redis.Redis", counters: RedisCounters) -> None:
-    taken = [await take(counters, key, 5) for key in KEYS]
-    counters.spend.end(taken.pop(), 1)
+    takes = [await take(counters, key, 5) for key in KEYS]
+    counters.spend.end(takes.pop(), 1)
     await quiet(counters)
     before = calls_of(own)
-    for one in taken:
+    for one in takes:
         counters.spend.end(one, 2)
     await quiet(counters)
     assert calls_of(own) - before == 1
-    assert reserved(own) == 1 + 2 * len(taken)
+    assert reserved(own) == 1 + 2 * len(takes)
 
 
 async def test_many_calls_are_split_into_several_commands(own: "redis.Redis", counters: RedisCounters) -> None:
@@ -170,6 +170,20 @@ async def test_what_a_cancelled_caller_reserved_is_given_back(own: "redis.Redis"
     counters.spend.abandon(answered)
     await quiet(counters)
     assert reserved(own) == 1
+
+
+async def test_an_abandoned_question_reserves_nothing(own: "redis.Redis", counters: RedisCounters) -> None:
+    await take(counters, KEYS[0])
+    calls = calls_of(own)
+    counters.spend.abandon(counters.spend.ask(PLAN, KEYS[1], 5))
+    await asyncio.sleep(0)
+    assert calls_of(own) == calls, "it was not sent"
+    question = counters.spend.ask(PLAN, KEYS[2], 5)
+    await asyncio.sleep(0)
+    counters.spend.abandon(question)
+    await take(counters, KEYS[3])
+    await quiet(counters)
+    assert reserved(own) == 2
 
 
 async def test_a_late_take_reserves_nothing(own: "redis.Redis", relay: Relay, late: RedisCounters) -> None:
@@ -203,10 +217,10 @@ async def test_a_take_that_runs_after_it_was_given_up_reserves_nothing(
 async def test_ends_of_an_outage_are_sent_when_redis_is_back(
     server: RedisServer, own: "redis.Redis", counters: RedisCounters
 ) -> None:
-    taken = [await take(counters, key, 5) for key in KEYS[:9]]
+    takes = [await take(counters, key, 5) for key in KEYS[:9]]
     server.kill()
-    counters.spend.end(taken[0], 7)
-    for one in taken[1:]:
+    counters.spend.end(takes[0], 7)
+    for one in takes[1:]:
         counters.spend.give_back(one)
     assert not (await take(counters, KEYS[10])).is_counted
     await eventually(lambda: not counters.available)
@@ -226,9 +240,9 @@ async def test_close_sends_the_ends(server: RedisServer, own: "redis.Redis") -> 
 
 
 async def test_a_server_that_lost_its_scripts_gets_them(own: "redis.Redis", counters: RedisCounters) -> None:
-    taken = await take(counters, KEYS[0], 5)
+    outcome = await take(counters, KEYS[0], 5)
     own.script_flush()
-    counters.spend.end(taken, 4)
+    counters.spend.end(outcome, 4)
     await quiet(counters)
     own.script_flush()
     await take(counters, KEYS[1])
@@ -252,9 +266,9 @@ async def test_a_user_with_the_documented_rights_suffices(server: RedisServer, o
     url = f"unix://spender:secret@{server.socket_path}"
     counters = RedisCounters(url, INCARNATION, options=OPTIONS)
     await counters.start()
-    kept = await take(counters, KEYS[0], 5)
-    assert kept.is_counted
-    counters.spend.end(kept, 4)
+    first = await take(counters, KEYS[0], 5)
+    assert first.is_counted
+    counters.spend.end(first, 4)
     counters.spend.give_back(await take(counters, KEYS[1], 5))
     await quiet(counters)
     assert reserved(own) == 4
@@ -279,10 +293,10 @@ async def test_calls_follow_a_slot_that_moves() -> None:
         target = next(node for node in cluster.primaries if node is not source)
         with source.server.client() as client:
             build(client, PLAN)
-        taken = [await take(counters, key, 5) for key in KEYS[:3]]
-        assert all(one.is_counted for one in taken)
+        takes = [await take(counters, key, 5) for key in KEYS[:3]]
+        assert all(one.is_counted for one in takes)
         cluster.move(slot, target)
-        counters.spend.end(taken[0], 4)
+        counters.spend.end(takes[0], 4)
         await quiet(counters)
         cluster.move(slot, source)
         assert (await take(counters, KEYS[4], 5)).is_counted

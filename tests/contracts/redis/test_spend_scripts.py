@@ -9,7 +9,7 @@ import redis
 from policy.limits.groups import Enforcement
 from policy.limits.windows import DAY_MS
 from policy.spend.effective import SpendPlan
-from policy.spend.spend_book import Admission, Call, CountableEvent, CountOutcome, SpendBook
+from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdmission, SpendBook
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO
 from proxy.edges.redis.spend.scripts import call_arguments, given_back_arguments, given_up_arguments
 from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
@@ -48,10 +48,10 @@ class Twins:
         self.now_ms = now_ms
         self.client.set(CLOCK_KEY, now_ms)
 
-    def take(self, *calls: Call, plan: SpendPlan | None = None) -> Admission | None:
+    def take(self, *calls: Call, plan: SpendPlan | None = None) -> SpendAdmission | None:
         plan = plan or self.plan
         admission = run_take(self.client, plan, calls)
-        assert admission == self.book.take(plan, calls, INCARNATION, self.now_ms)
+        assert admission == self.book.admit(plan, calls, INCARNATION, self.now_ms)
         self.compare()
         return admission
 
@@ -166,9 +166,9 @@ def test_nothing_is_reserved_while_nobody_counts(client: redis.Redis) -> None:
 def test_calls_are_admitted_until_the_amount_is_reached(client: redis.Redis) -> None:
     twins = Twins(client, plan_of(("root", limits(day="1"))))
     twins.build()
-    assert twins.take(Call("a", LIMB - 1), Call("b", 5), Call("c", 1)) == Admission(2, 1, 0)
+    assert twins.take(Call("a", LIMB - 1), Call("b", 5), Call("c", 1)) == SpendAdmission(2, 1, 0)
     twins.end(("a", 1, False))
-    assert twins.take(Call("c", 1)) == Admission(1)
+    assert twins.take(Call("c", 1)) == SpendAdmission(1)
 
 
 def test_spent_windows_tell_when_they_end(client: redis.Redis) -> None:
@@ -191,14 +191,14 @@ def test_a_clock_that_steps_back_does_not_reopen_a_window(client: redis.Redis) -
     twins.build()
     twins.count(CountableEvent("y", START_MS + 5, LIMB * UNITS_PER_PICO, ("root",)), through_ms=START_MS + 5)
     twins.at(START_MS - DAY_MS)
-    assert twins.take(Call("a", 1)) == Admission(0, 1, DAY_MS // 2 + DAY_MS)
+    assert twins.take(Call("a", 1)) == SpendAdmission(0, 1, DAY_MS // 2 + DAY_MS)
 
 
 def test_a_take_that_was_given_up_reserves_nothing(client: redis.Redis) -> None:
     twins = Twins(client, plan_of(("root", limits(day="1"))))
     twins.build()
     twins.end(("a", None, True))
-    assert twins.take(Call("a", LIMB), Call("b", 1)) == Admission(2)
+    assert twins.take(Call("a", LIMB), Call("b", 1)) == SpendAdmission(2)
     assert twins.book.reserved == {"root": 1}
     assert client.ttl(twins.plan.key) > 0
 

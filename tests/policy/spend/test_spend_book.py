@@ -7,7 +7,7 @@ from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
-from policy.spend.spend_book import Admission, Call, CountableEvent, CountOutcome, SpendBook
+from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdmission, SpendBook
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, spent_field, unpack_reservation, unpack_spent
 
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
@@ -37,16 +37,16 @@ def event(key: str, units: int, *, at_ms: int = NOON_MS + 1) -> CountableEvent:
 
 def test_a_book_that_nobody_keeps_admits_everything() -> None:
     book = SpendBook()
-    assert book.take(PLAN, [Call("a", 9 * LIMB)], WORKER, NOON_MS) is None
+    assert book.admit(PLAN, [Call("a", 9 * LIMB)], WORKER, NOON_MS) is None
     assert book.fields() == {}
 
 
 def test_a_call_is_admitted_while_there_is_room_and_reserves_up_the_tree() -> None:
     book = built()
-    assert book.take(PLAN, [Call("a", 3 * LIMB), Call("b", 1)], WORKER, NOON_MS) == Admission(1, 1, 0)
+    assert book.admit(PLAN, [Call("a", 3 * LIMB), Call("b", 1)], WORKER, NOON_MS) == SpendAdmission(1, 1, 0)
     assert book.reserved == {"team": 3 * LIMB, "root": 3 * LIMB}
     book.end("a", LIMB - 1)
-    assert book.take(PLAN, [Call("b", 1)], WORKER, NOON_MS) == Admission(1)
+    assert book.admit(PLAN, [Call("b", 1)], WORKER, NOON_MS) == SpendAdmission(1)
     book.give_back("b")
     book.give_back("b")
     book.end("b", 5)
@@ -56,9 +56,9 @@ def test_a_call_is_admitted_while_there_is_room_and_reserves_up_the_tree() -> No
 def test_a_call_that_was_given_up_reserves_nothing_later() -> None:
     book = built()
     book.give_up("a")
-    assert book.take(PLAN, [Call("a", 5)], WORKER, NOON_MS) == Admission(1)
+    assert book.admit(PLAN, [Call("a", 5)], WORKER, NOON_MS) == SpendAdmission(1)
     assert book.reserved == {}
-    book.take(PLAN, [Call("b", 5)], WORKER, NOON_MS)
+    book.admit(PLAN, [Call("b", 5)], WORKER, NOON_MS)
     book.give_up("b")
     assert book.reserved["root"] == 0
     assert book.fields()[b"pa"] == b""
@@ -66,7 +66,7 @@ def test_a_call_that_was_given_up_reserves_nothing_later() -> None:
 
 def test_a_counted_event_is_spent_and_not_reserved_any_more() -> None:
     book = built()
-    book.take(PLAN, [Call("a", 7)], WORKER, NOON_MS)
+    book.admit(PLAN, [Call("a", 7)], WORKER, NOON_MS)
     counted = event("a", 12)
     assert book.count(NOON_MS, NOON_MS + 5, RUN, [counted]) is CountOutcome.COUNTED
     assert book.count(NOON_MS, NOON_MS + 5, RUN, [counted]) is CountOutcome.COUNTED, "an event counts once"
@@ -78,14 +78,14 @@ def test_a_counted_event_is_spent_and_not_reserved_any_more() -> None:
 def test_a_full_window_ends_at_midnight() -> None:
     book = built()
     book.count(NOON_MS, NOON_MS + 5, RUN, [event("a", LIMB * UNITS_PER_PICO)])
-    assert book.take(PLAN, [Call("b", 1)], WORKER, NOON_MS) == Admission(0, 1, DAY_MS // 2)
-    assert book.take(PLAN, [Call("b", 1)], WORKER, NOON_MS + DAY_MS // 2) == Admission(1)
+    assert book.admit(PLAN, [Call("b", 1)], WORKER, NOON_MS) == SpendAdmission(0, 1, DAY_MS // 2)
+    assert book.admit(PLAN, [Call("b", 1)], WORKER, NOON_MS + DAY_MS // 2) == SpendAdmission(1)
 
 
 def test_a_part_of_a_pico_fills_no_limit() -> None:
     book = built()
     book.count(NOON_MS, NOON_MS + 5, RUN, [event("a", LIMB * UNITS_PER_PICO - 1)])
-    assert book.take(PLAN, [Call("b", 1)], WORKER, NOON_MS) == Admission(1)
+    assert book.admit(PLAN, [Call("b", 1)], WORKER, NOON_MS) == SpendAdmission(1)
 
 
 def test_counting_notices_what_it_missed() -> None:
@@ -97,7 +97,7 @@ def test_counting_notices_what_it_missed() -> None:
 
 def test_a_build_keeps_reservations() -> None:
     book = built()
-    book.take(PLAN, [Call("a", 7)], WORKER, NOON_MS)
+    book.admit(PLAN, [Call("a", 7)], WORKER, NOON_MS)
     book.build(RUN, NOON_MS + 9, {spent_field("root", Unit.DAY, NOON_MS): 3})
     fields = book.fields()
     reservation = unpack_reservation(fields[b"pa"])

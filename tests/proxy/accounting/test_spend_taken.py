@@ -1,4 +1,4 @@
-"""What the spend limits answer."""
+"""Answers of the spend limits."""
 
 from decimal import Decimal
 

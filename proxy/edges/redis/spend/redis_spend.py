@@ -28,7 +28,7 @@ from proxy.edges.redis.spend.scripts import (
 
 _log = logging.getLogger(__name__)
 PLANS_KEPT = 5_000
-"""As many as the counters keep."""
+"""The number that the counters keep, too."""
 
 
 class RedisSpend:
@@ -77,29 +77,22 @@ class RedisSpend:
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
-        """Give back what the call reserved, also if the answer has come in the same tick, or comes later.
-
-        A question that has not left yet is not sent.
-        """
-        if not isinstance(question, asyncio.Future):
-            return
-        if not question.done():  # its caller has not waited for it
-            question.cancel()
-        elif not question.cancelled() and question.exception() is None:
+        """Give back what the call reserved or will reserve: its answer has come, is on its way, or is not asked for yet."""
+        if isinstance(question, asyncio.Future) and not question.cancel() and not question.cancelled():
             answer = question.result()
             if isinstance(answer, SpendTaken):
                 self.give_back(answer)
 
-    def end(self, taken: SpendTaken, picos: int) -> None:
+    def end(self, take: SpendTaken, picos: int) -> None:
         """Set the reservation of a dispatched call to its cost, until its event is counted. Only queues it: it leaves
         in this tick, and again until Redis confirms it."""
-        if taken.is_counted and picos != taken.picos:
-            self._ends.add(taken.key, call_arguments(taken.event_key, picos))
+        if take.is_counted and picos != take.picos:
+            self._ends.add(take.key, call_arguments(take.event_key, picos))
 
-    def give_back(self, taken: SpendTaken) -> None:
+    def give_back(self, take: SpendTaken) -> None:
         """Return the reservation of a call of which no byte was written upstream. Only queues it, like `end`."""
-        if taken.is_counted:
-            self._ends.add(taken.key, given_back_arguments(taken.event_key))
+        if take.is_counted:
+            self._ends.add(take.key, given_back_arguments(take.event_key))
 
     def flush(self) -> None:
         """Encode the ends and the calls of this tick. Ends go first: they may make room for the calls."""
@@ -148,11 +141,11 @@ class RedisSpend:
         key = plan.plan.key
         groups = plan.plan.groups
         for answer, event_key, picos in take.calls[:admitted] if reply[1] else take.calls:
-            taken = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
+            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
             if answer.done():
-                self.give_back(taken)
+                self.give_back(outcome)
             else:
-                answer.set_result(taken)
+                answer.set_result(outcome)
         if reply[1]:
             hit = plan.hit(reply)
             for answer, _, _ in take.calls[admitted:]:
@@ -160,11 +153,12 @@ class RedisSpend:
                     answer.set_result(hit)
 
     def _admit_uncounted(self, take: SpendTake) -> None:
-        plan = take.plan.plan
+        key = take.plan.plan.key
+        groups = take.plan.plan.groups
         for answer, event_key, picos in take.calls:
             if not answer.done():
-                taken = SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=False)
-                answer.set_result(taken)
+                outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=False)
+                answer.set_result(outcome)
 
     def _sent_elsewhere(self, take: SpendTake, error: str) -> bool:
         """Send a take that has not run to the right server, with its script. False: the error is another one."""

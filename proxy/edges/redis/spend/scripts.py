@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
-from policy.spend.script_text import money_script
+from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
     AMOUNT_BYTES,
     INCARNATION_CHARS,
@@ -22,7 +22,7 @@ from policy.spend.spend_hash import (
     pack_amount,
     picos_of_amount,
 )
-from proxy.edges.redis.scripts import CLOCK, Script
+from proxy.edges.redis.scripts import CLOCK, Script, lua_text
 
 _GIVEN_UP = "!"
 _BEFORE_AMOUNT = b"\r\n$%d\r\n" % AMOUNT_BYTES
@@ -38,7 +38,7 @@ class SpendScripts:
     @classmethod
     def load(cls, clock: str = CLOCK) -> "SpendScripts":
         """Read them. `clock`: what reads the time; tests replace it."""
-        money = money_script()
+        money = spend_constants() + lua_text("policy.spend", "money.lua")
         return cls(
             Script.load("spend/take.lua", money, clock),
             Script.load("spend/end.lua", f"{money}local GIVEN_UP = '{_GIVEN_UP}'\n", clock),
@@ -70,7 +70,7 @@ def call_arguments(event_key: str, picos: int) -> bytes:
 
 @lru_cache(64)
 def _packing(key_bytes: int) -> tuple[bytes, Callable[..., bytes]]:
-    """What comes before an event's key of this length, and the function that packs all of a call."""
+    """The text before an event's key of this length, and the function that packs all of a call."""
     head = f"${key_bytes + 1}\r\n{RESERVATION_PREFIX}".encode()
     return head, struct.Struct(f"<{len(head)}s{key_bytes}s{len(_BEFORE_AMOUNT)}sQQ2s").pack
 

@@ -7,7 +7,7 @@
 --        the windows end whose spend alone leaves no room (0: reservations fill them). Or 0: what the tree spends is not
 --        counted, nothing was reserved, and all calls are admitted.
 -- A reservation that is there already changes nothing: the call was given up before its take ran.
--- The reference in Python: policy/spend/spend_book.py, take(). See docs/reference/money.md#how-spend-is-counted.
+-- The reference in Python: policy/spend/spend_book.py, admit(). See docs/reference/money.md#how-spend-is-counted.
 
 local bounds = {unpack_(ARGV[1], ARGV[2])}
 bounds[#bounds] = nil  -- struct.unpack also returns the next position
