@@ -27,7 +27,7 @@ class FakeSpend:
 
     def count(self, plan: SpendPlan) -> SpendBook:
         """Have what the plan's tree spends counted."""
-        book = self.books[plan.key] = SpendBook(epoch=RUN_ID)
+        book = self.books[plan.key] = SpendBook(run_id=RUN_ID)
         return book
 
     def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:

@@ -77,7 +77,7 @@ class RedisSpend:
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
-        """Give back what the call reserved or will reserve: its answer has come, is on its way, or is not asked for yet."""
+        """Give back what the call reserved, or will: its answer has come, is on its way, or is not asked for yet."""
         if isinstance(question, asyncio.Future) and not question.cancel() and not question.cancelled():
             answer = question.result()
             if isinstance(answer, SpendTaken):
