@@ -118,10 +118,7 @@ async def _parts(
     meters = WorkerMetrics(link, access_log.write)
     link.flush = meters.flush
     stack.callback(meters.close)
-    options = JournalOptions(memory_root=settings.journal_memory_dir)
-    journal = JournalWriter(settings.journal_dir, launch.incarnation, options)
-    journal.start()
-    stack.callback(journal.stop)
+    journal = _journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
@@ -165,6 +162,14 @@ async def _parts(
         on_exhausted=exhaustion.note,
     )
     return parts, meters
+
+
+def _journal(settings: Settings, incarnation: str, stack: contextlib.AsyncExitStack) -> JournalWriter:
+    options = JournalOptions(memory_root=settings.journal_memory_dir)
+    journal = JournalWriter(settings.journal_dir, incarnation, options)
+    journal.start()
+    stack.callback(journal.stop)
+    return journal
 
 
 def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> SnapshotDirectory:

@@ -27,7 +27,8 @@ class FakeSpend:
 
     def count(self, plan: SpendPlan) -> SpendBook:
         """Have what the plan's tree spends counted."""
-        book = self.books[plan.key] = SpendBook(epoch=RUN_ID)
+        book = self.books[plan.key] = SpendBook()
+        book.build(RUN_ID, 0, {})
         return book
 
     def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
@@ -62,7 +63,7 @@ class FakeSpend:
     def _take(self, plan: SpendPlan, event_key: str, picos: int) -> SpendTaken | SpendHit:
         at_ms = self._now_ms()
         book = self.books.get(plan.key, SpendBook())
-        admission = book.take(plan, [Call(event_key, picos)], INCARNATION, at_ms)
+        admission = book.admit(plan, [Call(event_key, picos)], INCARNATION, at_ms)
         if admission is not None and admission.refused_by:
             bound = plan.bounds[admission.refused_by - 1]
             is_spent = admission.wait_ms > 0
