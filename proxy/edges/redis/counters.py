@@ -241,7 +241,8 @@ class RedisCounters:
         """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
-        self.spend.flush()
+        if self.spend.is_due:
+            self.spend.flush()
         takes = self._takes_to_send
         self._takes_to_send = []
         if not takes:
