@@ -59,8 +59,10 @@ class _Batch(RedisCommand):
 class EndSender:
     """Queues ends synchronously, and keeps each until Redis has confirmed it; `PENDING_MOST` of them."""
 
-    def __init__(self, nodes: RedisNodes, script: Script) -> None:
+    def __init__(self, nodes: RedisNodes, script: Script, schedule_flush: Callable[[], None]) -> None:
+        """`schedule_flush`: called when `send_ready` has something to send in this tick."""
         self._nodes = nodes
+        self._schedule_flush = schedule_flush
         self._by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
         self._by_text = encode_argument(b"EVAL") + encode_argument(script.text)
         self._trees: dict[str, _Tree] = {}
@@ -85,7 +87,7 @@ class EndSender:
             return
         if not tree.ends:
             self.ready.append(tree)
-            self._nodes.schedule_flush()
+            self._schedule_flush()
         tree.ends.append(arguments)
         self.pending += 1
 
@@ -165,7 +167,7 @@ class EndSender:
         self.pending -= count
         if tree.ends:  # send them with the flush, together with what this tick still adds
             self.ready.append(tree)
-            self._nodes.schedule_flush()
+            self._schedule_flush()
         elif not self.pending and self._confirmed_all is not None and not self._confirmed_all.done():
             self._confirmed_all.set_result(None)
 

@@ -34,19 +34,21 @@ PLANS_KEPT = 5_000
 class RedisSpend:
     """Spend limits as one worker uses them. `incarnation`: the name of this process, of 16 characters.
 
-    Whoever hooks the flush of `nodes` calls `flush` in it, and `redis_is_back` when a server replies again.
+    Whoever hooks the flush of `nodes` calls `flush` in it if `is_due`, and `redis_is_back` when a server replies again.
     """
 
     def __init__(self, nodes: RedisNodes, incarnation: str, scripts: SpendScripts) -> None:
         self._nodes = nodes
         self._incarnation = incarnation
         self._script = scripts.take
-        self._ends = EndSender(nodes, scripts.end)
+        self._ends = EndSender(nodes, scripts.end, self._schedule_flush)
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
         self.takes_to_send: list[SpendTake] = []
         self.ready_ends = self._ends.ready
         """Not empty, or the one above: `flush` has something to send."""
         self._logged_error = ""
+        self.is_due = False
+        """True if this tick's flush has something to send."""
 
     @property
     def pending_ends(self) -> int:
@@ -71,13 +73,18 @@ class RedisSpend:
         take = compiled.take
         if take is None or len(take.calls) >= CALLS_MOST:
             take = compiled.take = SpendTake(compiled, self._on_reply)
+<<<<<<< HEAD
             self.takes_to_send.append(take)
             self._nodes.schedule_flush()
+=======
+            self._takes_to_send.append(take)
+            self._schedule_flush()
+>>>>>>> s-redis
         take.calls.append((answer, event_key, picos))
         return answer
 
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
-        """Give back what the call reserved, or will: whether the answer has come, is on its way, or is not asked for."""
+        """Give back what the call reserved, once its answer has come; a call that was not sent yet never is."""
         if isinstance(question, asyncio.Future) and not question.cancel() and not question.cancelled():
             answer = question.result()
             if isinstance(answer, SpendTaken):
@@ -96,6 +103,7 @@ class RedisSpend:
 
     def flush(self) -> None:
         """Encode the ends and the calls of this tick. Ends go first: they may make room for the calls."""
+        self.is_due = False
         if self._ends.ready:
             self._ends.send_ready()
         if not self.takes_to_send:
@@ -111,6 +119,10 @@ class RedisSpend:
     def redis_is_back(self) -> None:
         """Send again the ends that were not confirmed."""
         self._ends.retry()
+
+    def _schedule_flush(self) -> None:
+        self.is_due = True
+        self._nodes.schedule_flush()
 
     def _compile(self, plan: SpendPlan) -> CompiledSpendPlan:
         """Compile a plan and cache it by identity: the directory makes a new plan when policy has changed."""

@@ -23,7 +23,7 @@ class World:
         self.nodes = ScriptedNodes()
         self.client = self.nodes.client
         self.client.available = self.client.connected = True  # type: ignore[attr-defined]
-        self.sender = EndSender(self.nodes, SCRIPT)
+        self.sender = EndSender(self.nodes, SCRIPT, self.nodes.schedule_flush)
 
     def send(self, *numbers: int, key: str = KEY) -> None:
         for number in numbers:
@@ -138,7 +138,7 @@ async def test_ends_are_bounded(
 
 async def test_trees_without_ends_are_forgotten(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(end_sender, "_TREES_KEPT", 2)
-    world.sender = EndSender(world.nodes, SCRIPT)
+    world.sender = EndSender(world.nodes, SCRIPT, world.nodes.schedule_flush)
     for number in range(5):
         world.send(number, key=f"tg:{{{number}|group}}")
         world.client.reply(1)
