@@ -241,14 +241,8 @@ class RedisCounters:
         """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
-<<<<<<< HEAD
-        spend = self.spend
-        if spend.takes_to_send or spend.ready_ends:
-            spend.flush()
-=======
         if self.spend.is_due:
             self.spend.flush()
->>>>>>> s-redis
         takes = self._takes_to_send
         self._takes_to_send = []
         if not takes:

@@ -43,9 +43,7 @@ class RedisSpend:
         self._script = scripts.take
         self._ends = EndSender(nodes, scripts.end, self._schedule_flush)
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
-        self.takes_to_send: list[SpendTake] = []
-        self.ready_ends = self._ends.ready
-        """Not empty, or the one above: `flush` has something to send."""
+        self._takes_to_send: list[SpendTake] = []
         self._logged_error = ""
         self.is_due = False
         """True if this tick's flush has something to send."""
@@ -73,13 +71,8 @@ class RedisSpend:
         take = compiled.take
         if take is None or len(take.calls) >= CALLS_MOST:
             take = compiled.take = SpendTake(compiled, self._on_reply)
-<<<<<<< HEAD
-            self.takes_to_send.append(take)
-            self._nodes.schedule_flush()
-=======
             self._takes_to_send.append(take)
             self._schedule_flush()
->>>>>>> s-redis
         take.calls.append((answer, event_key, picos))
         return answer
 
@@ -106,10 +99,10 @@ class RedisSpend:
         self.is_due = False
         if self._ends.ready:
             self._ends.send_ready()
-        if not self.takes_to_send:
+        if not self._takes_to_send:
             return
-        takes = self.takes_to_send
-        self.takes_to_send = []
+        takes = self._takes_to_send
+        self._takes_to_send = []
         for take in takes:
             take.plan.take = None
             take.forget_cancelled()
