@@ -115,7 +115,7 @@ def _named(json: dict[str, Any], is_responses: bool) -> Iterator[str]:
         yield "thread"
     items = json.get("input")
     if is_responses and isinstance(items, list):
-        yield from (f"input.{place}" for place, item in enumerate(items) if _is_reference(item))
+        yield from (f"input.{place}" for place, item in enumerate(items) if is_reference(item))
     yield from _named_within(json)
 
 
@@ -125,7 +125,7 @@ def _references(json: dict[str, Any]) -> bool:
     return isinstance(items, list) and any(isinstance(item, dict) and item.get("type") is None for item in items)
 
 
-def _is_reference(item: object) -> bool:
+def is_reference(item: object) -> bool:
     """Return whether an item stands for one that the vendor stored: a reference, or a picture without its data."""
     if not isinstance(item, dict) or not item.get("id"):
         return False
