@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from policy.spend.spend_hash import picos_of, units_of
 from proxy.accounting.call_bound import COMPLETIONS_PATH, TOOLS_TOKENS, WITHOUT_OUTPUT, most_input
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
-from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, most_tool_calls
-from proxy.http_rules.vendor_state import is_reference
+from proxy.accounting.cost_bounds.vendor_tools import TOOL_MEMBERS, most_tool_calls
+from proxy.http_rules.vendor_state import RESPONSES_PATH, is_reference
 from proxy.records.messages import Received
 
 LEAST_CAP = 16

@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policy.billing import MAX_COUNT
+from proxy.http_rules.price_options import PAID_MEMBERS
+from proxy.http_rules.vendor_state import RESPONSES_PATH
 
 Json = Mapping[str, Any]
 
-RESPONSES_PATH = "/v1/responses"
-PAID_MEMBERS = ("mcp_servers", "plugins", "search_parameters", "web_search_options")
-"""Members that have the vendor run a tool, in no dialect with a count."""
 TOOL_MEMBERS = frozenset(("tools", *PAID_MEMBERS))
 """A body without any of them has such tools only in items of a Responses call."""
 _MAX_CALLS = "max_tool_calls"
@@ -32,7 +31,7 @@ _HOLDERS = ("namespace", "additional_tools")
 def most_tool_calls(body: Json, path: str) -> int | str:
     """Return how many calls of its tools the vendor may make; the member that would say it, if it is missing."""
     for name in PAID_MEMBERS:
-        if body.get(name):
+        if body.get(name) not in (None, []):  # no dialect has a count for them
             return name
     tools = [*_vendor_run(body, "tools")]
     if path == RESPONSES_PATH and type(items := body.get("input")) is list:
