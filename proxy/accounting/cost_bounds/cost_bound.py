@@ -6,14 +6,13 @@ that may hold until the call's deadline. All amounts are exact, in units of 10^-
 See docs/reference/money.md#spend-limits.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from policy.spend.spend_hash import picos_of, units_of
 from proxy.accounting.call_bound import COMPLETIONS_PATH, TOOLS_TOKENS, WITHOUT_OUTPUT, most_input
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
-from proxy.accounting.cost_bounds.vendor_tools import TOOL_MEMBERS, most_tool_calls
-from proxy.http_rules.vendor_state import RESPONSES_PATH, is_reference
-from proxy.records.messages import Received
+from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, is_reference, most_tool_calls
+from proxy.json_text.large_json import Outline
 
 LEAST_CAP = 16
 """The lowest cap that a limit lowers a call's output to. Some vendors take none below."""
@@ -32,11 +31,26 @@ _UNKNOWN = 1 << 60
 """Stands for the tokens of a part where the price does not tell: no body has as many bytes."""
 
 
-class Call(Received, Protocol):
-    """What is known of a call when it is admitted."""
+class _Facts(Protocol):
+    path: str
 
+
+class Call(Protocol):
+    """A call when it is admitted, as `RequestContext` has it."""
+
+    body: bytes
+    json: dict[str, Any]
+    outline: Outline | None
     output_cap: int | None
     answers: int
+
+    @property
+    def facts(self) -> _Facts: ...
+
+    @property
+    def upload(self) -> object | None:
+        """A form is the body."""
+        ...
 
 
 class CostBound(NamedTuple):

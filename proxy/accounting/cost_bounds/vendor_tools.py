@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from policy.billing import MAX_COUNT
-from proxy.http_rules.price_options import PAID_MEMBERS
-from proxy.http_rules.vendor_state import RESPONSES_PATH
 
 Json = Mapping[str, Any]
 
+RESPONSES_PATH = "/v1/responses"
+PAID_MEMBERS = ("mcp_servers", "plugins", "search_parameters", "web_search_options")
+"""Members that have the vendor run a tool."""
 TOOL_MEMBERS = frozenset(("tools", *PAID_MEMBERS))
 """A body without any of them has such tools only in items of a Responses call."""
 _MAX_CALLS = "max_tool_calls"
@@ -47,6 +48,16 @@ def most_tool_calls(body: Json, path: str) -> int | str:
             return f"{field}.{_MAX_USES}"
         calls += count
     return calls
+
+
+def is_reference(item: object) -> bool:
+    """Return whether an item stands for one that the vendor stored: a reference, or a picture without its data."""
+    if not isinstance(item, dict) or not item.get("id"):
+        return False
+    kind = item.get("type")
+    if kind is None:
+        return not item.get("role") or item.get("content") is None
+    return kind == "item_reference" or (kind == "image_generation_call" and not item.get("result"))
 
 
 def _vendor_run(holder: Json, field: str) -> Iterator[tuple[str, Json]]:

@@ -16,8 +16,8 @@ from proxy.accounting import call_bound
 from proxy.accounting.call_bound import TOOLS_TOKENS, most_input
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, LEAST_CAP, CostBound, Unbounded, cost_bound
 from proxy.accounting.cost_bounds.dearest_rates import dearest_rates
+from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH
 from proxy.accounting.slug_prices import SlugPrices
-from proxy.http_rules.vendor_state import RESPONSES_PATH
 from tests.proxy.accounting.cost_bounds.calls import (
     A_MILLIONTH,
     CHAT,
