@@ -64,12 +64,12 @@ class CostBound(NamedTuple):
 
     @property
     def least_picos(self) -> int:
-        """What is reserved at least, in 10^-12, rounded up."""
+        """The smallest reservation, in 10^-12, rounded up."""
         return picos_of(self.fixed + self.per_cap_token * self.least_cap)
 
     @property
     def whole_picos(self) -> int:
-        """What is reserved if the limit has room: the same with all of the cap."""
+        """The reservation where the limit has room: the same with all of the cap."""
         return picos_of(self.fixed + self.per_cap_token * self.cap)
 
     def cap_within(self, picos: int) -> int:

@@ -86,6 +86,6 @@ def test_dearest_rate_is_of_the_prices_that_hold_between_two_times(times: list[t
 
 def test_dearest_rates_are_kept_while_the_same_prices_hold() -> None:
     of_slug = prices(price(10, 1), price(20, 2))
-    kept = of_slug.dearest(11 * DAY_MS, 12 * DAY_MS, "EUR")
-    assert of_slug.dearest(13 * DAY_MS, 14 * DAY_MS, "EUR") is kept
-    assert of_slug.dearest(13 * DAY_MS, 20 * DAY_MS, "EUR") is not kept
+    rates = of_slug.dearest(11 * DAY_MS, 12 * DAY_MS, "EUR")
+    assert of_slug.dearest(13 * DAY_MS, 14 * DAY_MS, "EUR") is rates
+    assert of_slug.dearest(13 * DAY_MS, 20 * DAY_MS, "EUR") is not rates

@@ -139,14 +139,14 @@ CASES: dict[str, tuple[FakeCall, Price, int, int, int, int]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_bound_is_what_is_worked_out_by_hand(name: str) -> None:
-    asked, its_price, least, whole, least_cap, cap = CASES[name]
+    question, its_price, least, whole, least_cap, cap = CASES[name]
     rates = dearest_rates([its_price])
-    bound = cost_bound(asked, rates, 8192)
+    bound = cost_bound(question, rates, 8192)
     assert isinstance(bound, CostBound)
     assert (bound.least_cap, bound.cap) == (least_cap, cap)
     assert (bound.least_picos, bound.whole_picos) == (least * 10**6, whole * 10**6)
-    if asked.upload is None:
-        assert cost_bound(asked, rates, 8192, most_input(asked.json, len(asked.body), None)) == bound
+    if question.upload is None:
+        assert cost_bound(question, rates, 8192, most_input(question.json, len(question.body), None)) == bound
 
 
 NO_INPUT = "max_input_tokens"
@@ -154,7 +154,7 @@ NO_OUTPUT = "max_output_tokens"
 
 
 @pytest.mark.parametrize(
-    ("asked", "its_price", "missing"),
+    ("question", "its_price", "missing"),
     [
         (call(SEEN), price(), NO_INPUT),
         (call(SEEN), price(max_output_tokens=1), NO_INPUT),
@@ -168,20 +168,20 @@ NO_OUTPUT = "max_output_tokens"
         (call(SAID | {"tools": [{"type": "web_search"}]}, MESSAGES), price(**SIZED), "tools.0.max_uses"),
     ],
 )
-def test_call_without_a_bound_says_what_is_missing(asked: FakeCall, its_price: Price, missing: str) -> None:
-    bound = cost_bound(asked, dearest_rates([its_price]), 8192)
+def test_call_without_a_bound_says_what_is_missing(question: FakeCall, its_price: Price, missing: str) -> None:
+    bound = cost_bound(question, dearest_rates([its_price]), 8192)
     assert isinstance(bound, Unbounded)
     assert missing in bound.missing
 
 
 def test_picture_as_large_as_its_figure_is_still_a_picture() -> None:
-    """Where its bytes and the figure are the same, the sum of `most_input` looks like text; it is no cheaper then."""
+    """Its bytes and its figure are the same, so that the sum of `most_input` looks like text: it is no cheaper then."""
     figure = call_bound.PICTURE_TOKENS
     data = "data:image/png;base64," + "A" * (figure - 22)
-    asked = call({"messages": [{"content": [{"type": "image_url", "image_url": {"url": data}}]}]}, output_cap=16)
-    known = most_input(asked.json, len(asked.body), None)
-    assert known == len(asked.body)
-    bound = cost_bound(asked, dearest_rates([price(**SIZED)]), 8192, known)
+    question = call({"messages": [{"content": [{"type": "image_url", "image_url": {"url": data}}]}]}, output_cap=16)
+    most_tokens = most_input(question.json, len(question.body), None)
+    assert most_tokens == len(question.body)
+    bound = cost_bound(question, dearest_rates([price(**SIZED)]), 8192, most_tokens)
     assert isinstance(bound, CostBound)
     assert bound.fixed >= figure * 2 * A_MILLIONTH
 
@@ -280,25 +280,25 @@ def asked_calls(draw: st.DrawFn, dated: tuple[Price, ...]) -> Asked:
             ]
         )
     )
-    made = call(json, path, body_bytes=body_bytes, output_cap=cap, answers=answers)
-    return Asked(made, from_ms, until_ms, input_tokens, tool_calls)
+    fake = call(json, path, body_bytes=body_bytes, output_cap=cap, answers=answers)
+    return Asked(fake, from_ms, until_ms, input_tokens, tool_calls)
 
 
 @given(st.data())
 def test_no_bill_within_the_figures_costs_more_than_the_bound(data: st.DataObject) -> None:
     dated = data.draw(prices())
-    asked = data.draw(asked_calls(dated))
+    question = data.draw(asked_calls(dated))
     slug_prices = SlugPrices(PriceRow("acme/a", "ws", dated))
-    rates = slug_prices.dearest(asked.from_ms, asked.until_ms, "EUR")
+    rates = slug_prices.dearest(question.from_ms, question.until_ms, "EUR")
     assert rates is not None
-    bound = cost_bound(asked.call, rates, 1000)
+    bound = cost_bound(question.call, rates, 1000)
     assert isinstance(bound, CostBound)
     granted = data.draw(st.integers(bound.least_picos, bound.whole_picos))
     cap = bound.cap_within(granted)
     assert min(LEAST_CAP, bound.cap) <= cap <= bound.cap
     bill_tokens = Tokens(
-        input=data.draw(st.integers(0, asked.input)),
-        output=data.draw(st.integers(0, cap * asked.call.answers)),
+        input=data.draw(st.integers(0, question.input)),
+        output=data.draw(st.integers(0, cap * question.call.answers)),
         cached_input=data.draw(COUNTS),
     )
     details = Details(
@@ -308,10 +308,10 @@ def test_no_bill_within_the_figures_costs_more_than_the_bound(data: st.DataObjec
         audio_output=data.draw(COUNTS),
         image_input=data.draw(COUNTS),
         image_output=data.draw(COUNTS),
-        server_tool_calls=data.draw(st.integers(0, asked.tool_calls)),
+        server_tool_calls=data.draw(st.integers(0, question.tool_calls)),
     )
     tier = data.draw(st.sampled_from(["", "flex", "priority", "batch"]))
-    ended_ms = data.draw(st.integers(asked.from_ms, asked.until_ms))
+    ended_ms = data.draw(st.integers(question.from_ms, question.until_ms))
     tariff = slug_prices.tariff(ended_ms, tier, bill_tokens.input)
     assert tariff is not None
     assert picos_of(tariff.rates.cost(cost_figures(bill_tokens, details))) <= granted

@@ -44,11 +44,11 @@ def test_long_context_counts_where_the_input_may_be_above_its_bound() -> None:
     at_100 = price(2, 10, long_context=LongContext(100, tokens(4, 15)))
     at_200 = price(3, 9, long_context=LongContext(200, tokens(1, 50)))
     rates = dearest_rates([at_100, at_200])
-    held = {
+    rates_by_input = {
         count: (rates.at(count).input // A_MILLIONTH, rates.at(count).output // A_MILLIONTH)
         for count in (0, 100, 101, 200, 201, UNBOUNDED)
     }
-    assert held == {0: (3, 10), 100: (3, 10), 101: (4, 15), 200: (4, 15), 201: (4, 50), UNBOUNDED: (4, 50)}
+    assert rates_by_input == {0: (3, 10), 100: (3, 10), 101: (4, 15), 200: (4, 15), 201: (4, 50), UNBOUNDED: (4, 50)}
 
 
 @pytest.mark.parametrize(
