@@ -175,7 +175,7 @@ def test_call_without_a_bound_says_what_is_missing(question: FakeCall, its_price
 
 
 def test_picture_as_large_as_its_figure_is_still_a_picture() -> None:
-    """Its bytes and its figure are the same, so that the sum of `most_input` looks like text: it is no cheaper then."""
+    """A picture with as many bytes as its figure looks like text in the sum of `most_input`: it is no cheaper then."""
     figure = call_bound.PICTURE_TOKENS
     data = "data:image/png;base64," + "A" * (figure - 22)
     question = call({"messages": [{"content": [{"type": "image_url", "image_url": {"url": data}}]}]}, output_cap=16)
