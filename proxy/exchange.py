@@ -79,6 +79,8 @@ class RequestContext:
     """The billing event's `requestMetadata`."""
     upload: Form | None = None
     """Set if the body is sent while it arrives."""
+    granted_cap: int | None = None
+    """The output cap that a spend limit granted, at most the caller's, which the target is sent."""
     route: SlugRoute | None = None
     attempt: DialectAttempt = field(init=False)
     """Dialect and form for the target. Dispatch replaces them where the target does not speak that dialect."""

@@ -70,6 +70,11 @@ def picos_of(units: int) -> int:
     return min(-(-units // UNITS_PER_PICO), MAX_PICOS)
 
 
+def units_of(picos: int) -> int:
+    """The units (10^-22) in a reservation."""
+    return picos * _UNITS_PER_PICO
+
+
 def picos_of_amount(amount: Decimal) -> int:
     """A limit's amount, which has at most 12 digits after the point, in 10^-12."""
     return int(amount.scaleb(12))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from policy.prices import Price, Rates
 from policy.snapshot import PriceRow
+from proxy.accounting.cost_bounds.dearest_rates import DearestRates, dearest_rates
 
 _FAR_MS = 1 << 62
 
@@ -21,7 +22,7 @@ class Tariff:
 
 
 class SlugPrices:
-    """The prices of one slug. Keeps the tariffs of the price that was last asked for."""
+    """The prices of one slug. Keeps the tariffs of the price that was last asked for, and the dearest rates."""
 
     def __init__(self, row: PriceRow) -> None:
         self.workspace_id = row.workspace_id
@@ -33,6 +34,11 @@ class SlugPrices:
         self._tiers: frozenset[str] = frozenset()
         self._tariffs: dict[tuple[str, bool], Tariff] = {}
         """Tariffs by service tier and length. Tiers that are not listed share one, named ""."""
+        self._first = range(0)
+        self._last = range(0)
+        """Times with the same first and last prices, as the dearest rates that are kept were asked for."""
+        self._currency = ""
+        self._dearest: DearestRates | None = None
 
     def tariff(self, at_ms: int, service_tier: str, input_tokens: int) -> Tariff | None:
         """The tariff of a call that ended at `at_ms`; None before the first price."""
@@ -47,6 +53,33 @@ class SlugPrices:
         if tariff is None:
             tariff = self._tariffs[tier, is_long] = Tariff(price.currency, price.rates(tier, is_long=is_long))
         return tariff
+
+    def dearest(self, from_ms: int, until_ms: int, currency: str) -> DearestRates | None:
+        """The dearest rates of a call that ends between these times; None if its price at `from_ms` has not `currency`.
+
+        A later price of another currency costs nothing in this one.
+        """
+        first = self._first
+        last = self._last
+        if not (first.start <= from_ms < first.stop and last.start <= until_ms < last.stop):
+            self._bound(from_ms, until_ms)
+        return self._dearest if currency == self._currency else None
+
+    def _bound(self, from_ms: int, until_ms: int) -> None:
+        first = bisect_right(self._starts, from_ms)
+        last = bisect_right(self._starts, until_ms)
+        self._first = self._times(first)
+        self._last = self._times(last)
+        self._currency = ""
+        self._dearest = None
+        if first:
+            self._currency = self._prices[first - 1].currency
+            prices = self._prices[first - 1 : last]
+            self._dearest = dearest_rates([price for price in prices if price.currency == self._currency])
+
+    def _times(self, number: int) -> range:
+        """The times at which so many prices have begun."""
+        return range(self._starts[number - 1] if number else 0, self._starts[number])
 
     def _turn_to(self, at_ms: int) -> None:
         number = bisect_right(self._starts, at_ms)

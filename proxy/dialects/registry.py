@@ -306,6 +306,8 @@ def _dialect_attempt(
     call.turns = results_behind_calls(call.turns)
     for turn in call.turns:
         fill_empty_arguments(turn.parts)
+    if request.granted_cap is not None:
+        call.max_output_tokens = request.granted_cap
     if dialect == CHAT_COMPLETIONS and RESPONSES in untried and _prefers_responses(call, target):
         dialect = RESPONSES
         untried = [CHAT_COMPLETIONS]

@@ -9,6 +9,7 @@ from policy.endpoints import CHAT_COMPLETIONS, Target
 from proxy.dialects.chat_completions import passing as chat_completions
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.middle.dialect import Dialect
+from proxy.dialects.output_caps import capped_members
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.dialects.vendor_rules import vendor_c
 from proxy.json_text.json_edit import Json, edit_members
@@ -41,6 +42,8 @@ def target_body(request: Received, target: Target, attempt: DialectAttempt) -> R
         return _written({name: value for name, value in (attempt.json or {}).items() if name not in left_out}, request)
     asks_usage = request.streaming and adds_usage(request, attempt)
     changes = chat_completions.changed_members(request.json, target.target_model, asks_usage=asks_usage)
+    if request.granted_cap is not None:
+        changes |= capped_members(request.json, request.facts.path, target.provider, request.granted_cap)
     if attempt.json is None:
         return edit_members(request.body, request.json, changes, request.outline)
     return _written(attempt.json | {name: orjson.Fragment(text) for name, text in changes.items()}, request)

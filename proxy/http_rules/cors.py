@@ -21,7 +21,7 @@ _USUAL_FIELDS = "authorization, x-api-key, content-type"
 _EXPOSED = ", ".join(
     (
         *("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry"),
-        *("x-tollgate-reasoning", "x-tollgate-left-out"),
+        *("x-tollgate-reasoning", "x-tollgate-left-out", "x-tollgate-output-cap"),
         *(
             f"x-ratelimit-{figure}-{kind}"
             for kind in ("requests", "tokens")

@@ -159,6 +159,11 @@ def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -
     return lines
 
 
+def output_cap_line(cap: int) -> str:
+    """The line, with CRLF, that tells a caller to what a spend limit lowered its call's output cap."""
+    return f"x-tollgate-output-cap: {cap}\r\n"
+
+
 def duration_text(ms: int) -> str:
     """A duration in the form of the vendors' rate-limit fields: `20ms`, `1.5s`, `6m0s`, `3h0m5s`."""
     if ms == 60_000:  # nearly every token limit: it was charged just now, so it resets after a whole window

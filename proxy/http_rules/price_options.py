@@ -7,6 +7,7 @@ the vendor runs every other tool. See docs/reference/inference.md#price-options.
 from collections.abc import Iterator
 from typing import Any
 
+from proxy.accounting.cost_bounds.vendor_tools import PAID_MEMBERS
 from proxy.errors import UntranslatableError
 from proxy.http_rules.strict_json import check_members_are_unique
 from proxy.http_rules.vendor_state import CHAT_PATH, searched_text
@@ -21,8 +22,6 @@ USUAL_VALUES: dict[str, frozenset[str]] = {
     "inference_geo": frozenset(("global",)),
 }
 """Members that change the price, and the values that do not."""
-PAID_MEMBERS = ("mcp_servers", "plugins", "search_parameters", "web_search_options")
-"""Members that have the vendor run a tool."""
 PRICED_BETAS = ("context-1m-", "fast-mode-")
 """Beginnings of the beta values that change the price: a context of a million tokens, fast answers."""
 BETA_HEADER = "anthropic-beta"

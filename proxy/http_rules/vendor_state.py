@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from proxy.accounting.cost_bounds.vendor_tools import is_reference
 from proxy.errors import UntranslatableError
 from proxy.http_rules.strict_json import check_members_are_unique
 from proxy.records.messages import Received
@@ -115,7 +116,7 @@ def _named(json: dict[str, Any], is_responses: bool) -> Iterator[str]:
         yield "thread"
     items = json.get("input")
     if is_responses and isinstance(items, list):
-        yield from (f"input.{place}" for place, item in enumerate(items) if _is_reference(item))
+        yield from (f"input.{place}" for place, item in enumerate(items) if is_reference(item))
     yield from _named_within(json)
 
 
@@ -123,16 +124,6 @@ def _references(json: dict[str, Any]) -> bool:
     """Return whether an item of the input says no type: then it may be a reference to a stored item."""
     items = json.get("input")
     return isinstance(items, list) and any(isinstance(item, dict) and item.get("type") is None for item in items)
-
-
-def _is_reference(item: object) -> bool:
-    """Return whether an item stands for one that the vendor stored: a reference, or a picture without its data."""
-    if not isinstance(item, dict) or not item.get("id"):
-        return False
-    kind = item.get("type")
-    if kind is None:
-        return not item.get("role") or item.get("content") is None
-    return kind == "item_reference" or (kind == "image_generation_call" and not item.get("result"))
 
 
 def _named_within(json: dict[str, Any]) -> Iterator[str]:

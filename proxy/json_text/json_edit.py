@@ -59,14 +59,18 @@ def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline
     """
     if not changes:
         return raw
-    if outline is not None and not outline.key_spans:
-        return outline.restored_body(bytes(edit_members(outline.text, parsed, changes)))
-    if outline is not None or len(raw) >= LONG_BYTES:
+    if outline is not None:
+        if not outline.key_spans:
+            return outline.restored_body(bytes(edit_members(outline.text, parsed, changes)))
         return _edit_long(raw, parsed, changes, outline)
+    if len(raw) >= LONG_BYTES:
+        return _edit_long(raw, parsed, changes, None)
+    edited = ""
     for name, text in changes.items():
+        if edited:  # mostly there is one change
+            parsed = parsed | {edited: orjson.Fragment(changes[edited])}
         raw = edit_member(raw, parsed, name, text)
-        if len(changes) > 1:
-            parsed = parsed | {name: orjson.Fragment(text)}
+        edited = name
     return raw
 
 

@@ -238,6 +238,8 @@ class Received(Protocol):
     """Outline of the body. With one, long strings in `json` are placeholders; never in a member that a stage reads."""
     upload: Form | None
     """A form is the body: most of it has not arrived."""
+    granted_cap: int | None
+    """The output cap that a spend limit granted, which the target is sent; None if none bounds the call's cost."""
 
     @property
     def workspace_id(self) -> str: ...

@@ -1,5 +1,6 @@
 """A worker's prices of a slug: the one that is valid when a call ends, switching at UTC midnight."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -58,3 +59,33 @@ def test_currency_is_that_of_the_price_that_is_valid() -> None:
     of_slug = prices(price(10, 1), price(20, 1, "USD"))
     tariffs = [of_slug.tariff(day * DAY_MS, "", 1) for day in (10, 20)]
     assert [tariff.currency for tariff in tariffs if tariff is not None] == ["EUR", "USD"]
+
+
+DEAREST = [
+    (10 * DAY_MS, 10 * DAY_MS, 10),
+    (10 * DAY_MS, 15 * DAY_MS - 1, 10),
+    (10 * DAY_MS, 15 * DAY_MS, 20),
+    (15 * DAY_MS, 20 * DAY_MS, 20),
+    (20 * DAY_MS - 1, 25 * DAY_MS, 20),
+    (20 * DAY_MS, 30 * DAY_MS - 1, 2),
+    (20 * DAY_MS, 35 * DAY_MS, 2),
+    (10 * DAY_MS, 35 * DAY_MS, 20),
+    (10 * DAY_MS - 1, 35 * DAY_MS, None),
+    (35 * DAY_MS, 99_999 * DAY_MS, None),
+]
+
+
+@pytest.mark.parametrize("times", [DEAREST, DEAREST[::-1], DEAREST * 2])
+def test_dearest_rate_is_of_the_prices_that_hold_between_two_times(times: list[tuple[int, int, int | None]]) -> None:
+    """The `priority` of the first two doubles them."""
+    of_slug = prices(price(10, 5), price(15, 10), replace(price(20, 2), service_tiers=()), price(30, 99, "USD"))
+    dearest = [of_slug.dearest(from_ms, until_ms, "EUR") for from_ms, until_ms, _ in times]
+    assert [None if rates is None else rates.input // 10**16 for rates in dearest] == [input for *_, input in times]
+    assert of_slug.dearest(35 * DAY_MS, 36 * DAY_MS, "USD") is not None
+
+
+def test_dearest_rates_are_kept_while_the_same_prices_hold() -> None:
+    of_slug = prices(price(10, 1), price(20, 2))
+    rates = of_slug.dearest(11 * DAY_MS, 12 * DAY_MS, "EUR")
+    assert of_slug.dearest(13 * DAY_MS, 14 * DAY_MS, "EUR") is rates
+    assert of_slug.dearest(13 * DAY_MS, 20 * DAY_MS, "EUR") is not rates

@@ -75,6 +75,7 @@ class FakeReceived:
     streaming: bool
     outline: Outline | None = None
     upload: Form | None = None
+    granted_cap: int | None = None
     workspace_id: str = WORKSPACE
 
 

@@ -13,6 +13,7 @@ from proxy.http_rules.headers import (
     answer_fields,
     duration_text,
     forwarded_headers,
+    output_cap_line,
     rate_limit_lines,
     returned_headers,
 )
@@ -100,6 +101,10 @@ def test_fields_of_an_answer_say_type_and_coding_whichever_pass(
     passing = tuple(field for field in upstream if field[0] in fields - dropped)
     longest = max((len(value) for _, value in passing), default=0)
     assert answer_fields(upstream, fields) == (content_type, encoded, passing, (), longest)
+
+
+def test_lowered_output_cap_is_a_line_of_its_own() -> None:
+    assert output_cap_line(50) == "x-tollgate-output-cap: 50\r\n"
 
 
 def test_rate_limit_fields_never_show_a_negative_remainder() -> None:

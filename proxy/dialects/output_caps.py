@@ -1,0 +1,33 @@
+"""Writes the output cap that a spend limit granted into a body that passes: the caller's caps lowered, or one added.
+
+Pure. A translated body has it already: it is written from `Request.max_output_tokens`. See `target_request.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from policy.endpoints import VENDOR_B
+from proxy.accounting.call_bound import OUTPUT_CAPS
+
+_COMMON = "max_tokens"
+_VENDORS = "max_completion_tokens"
+_CAPS: Mapping[str, tuple[str, ...]] = {
+    "/v1/chat/completions": (_COMMON, _VENDORS),
+    "/v1/completions": (_COMMON,),
+    "/v1/messages": (_COMMON,),
+    "/v1/responses": ("max_output_tokens",),
+}
+"""The members of each path that servers obey; the first is the one to add. The vendor of the second one's name takes
+that for each of its models, and the first for older ones alone."""
+
+
+def capped_members(body: Mapping[str, Any], path: str, provider: str, cap: int) -> dict[str, bytes]:
+    """The members to change so that no cap is above `cap`, as JSON text. None for a path without caps."""
+    names = _CAPS.get(path)
+    if names is None:
+        return {}
+    text = b"%d" % cap
+    changed = {name: text for name in OUTPUT_CAPS if type(own := body.get(name)) is int and not 0 < own <= cap}
+    if all(body.get(name) is None for name in names):
+        changed[_VENDORS if _VENDORS in names and provider == VENDOR_B else names[0]] = text
+    return changed
