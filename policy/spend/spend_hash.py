@@ -7,8 +7,8 @@ See docs/reference/money.md#how-spend-is-counted.
 
 # Amounts are whole numbers of limbs, exact in Lua, whose numbers hold 53 bits: units of the currency, then 10^-12, then
 # 10^-24 of one. Reservations have the first two. Fields:
-# - `e`: the run id of the server under which control has counted what is here, the currency, and a name for the prices of
-#   then, with blanks between them. Without it, nothing counts.
+# - `e`: the run id of the server under which control has counted what is here, the currency, and a name for the prices
+#   of then, with blanks between them. Without it, nothing counts.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
@@ -72,7 +72,7 @@ def picos_of(units: int) -> int:
 
 def units_of(picos: int) -> int:
     """The units (10^-22) in a reservation."""
-    return picos * _UNITS_PER_PICO
+    return picos * UNITS_PER_PICO
 
 
 def picos_of_amount(amount: Decimal) -> int:

@@ -87,7 +87,7 @@ async def settled(stage: Stage, group_id: str, amount: Decimal) -> list[Any]:
         nonlocal items
         status, answer = await stage.operator.ask("GET", f"/v1/gateway/groups/{group_id}/spend")
         items = answer.get("items", [])
-        return status == 200 and all((Decimal(one["spent"]), Decimal(one["reserved"])) == (amount, 0) for one in items)
+        return status == 200 and all(Decimal(one["spent"]) == amount and not Decimal(one["reserved"]) for one in items)
 
     await stage.until(is_settled, f"spent {amount}, reserved 0")
     return items

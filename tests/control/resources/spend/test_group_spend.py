@@ -27,7 +27,7 @@ class Figures:
         self.uses = uses
         self.questions: list[tuple[tuple[str, ...], str]] = []
 
-    async def spend_of(self, bounds: Sequence[SpendBound], key: str) -> SpendReading:
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         self.questions.append((tuple(bound.counting_group for bound in bounds), key))
         if not self.uses:
             raise UsageUnavailableError
