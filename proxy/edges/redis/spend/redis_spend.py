@@ -45,7 +45,7 @@ class RedisSpend:
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
         self.takes_to_send: list[SpendTake] = []
         self.ready_ends = self._ends.ready
-        """Not empty, or the one above: `flush` has something to send."""
+        """The trees that have ends to send. If this and `takes_to_send` are empty, `flush` does nothing."""
         self._logged_error = ""
 
     @property
