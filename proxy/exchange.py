@@ -35,7 +35,7 @@ class Admitted:
     estimate: Estimate
     """Tokens that the call reserves of TOKEN limits. Never billed."""
     spend: SpendTaken | None = None
-    """What the call reserves of spend limits. None if none binds."""
+    """The amount that the call reserves of spend limits. None if none binds."""
 
 
 @dataclass(slots=True)

@@ -144,10 +144,10 @@ class SpendCounters(Protocol):
 
     # settle: one of these for each `SpendTaken`
 
-    def end(self, taken: SpendTaken, picos: int) -> None:
+    def end(self, take: SpendTaken, picos: int) -> None:
         """Set what a dispatched call reserves to its cost, until its event is counted. Enqueue; never raises."""
 
-    def give_back(self, taken: SpendTaken) -> None:
+    def give_back(self, take: SpendTaken) -> None:
         """Return what was reserved for a call that leaves no event. Enqueue; never raises."""
 
 

@@ -78,10 +78,10 @@ class NoSpend:
     def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
         pass
 
-    def end(self, taken: SpendTaken, picos: int) -> None:
+    def end(self, take: SpendTaken, picos: int) -> None:
         pass
 
-    def give_back(self, taken: SpendTaken) -> None:
+    def give_back(self, take: SpendTaken) -> None:
         pass
 
 

@@ -18,7 +18,7 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
 SPEND_LEVEL = 1
-"""What this version knows of spend limits: 1 is SOFT. A proxy tells control its level when it asks for policy."""
+"""The kinds of spend limits that this version knows: 1 is SOFT. A proxy tells control when it asks for policy."""
 
 
 class SpendEnforcement(StrEnum):

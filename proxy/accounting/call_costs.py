@@ -1,4 +1,4 @@
-"""What a call costs, as spend limits reserve it: expected before it is sent, and billed after it has ended. Pure.
+"""The cost of a call, as spend limits reserve it: expected before it is sent, and billed after it has ended. Pure.
 
 Amounts are whole numbers of 10^-12 of a currency, rounded up. Control counts the exact cost of the call's event later.
 

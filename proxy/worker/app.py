@@ -118,7 +118,7 @@ async def _parts(
     meters = WorkerMetrics(link, access_log.write)
     link.flush = meters.flush
     stack.callback(meters.close)
-    journal = _journal(settings, launch.incarnation, stack)
+    journal = _call_journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
@@ -164,7 +164,7 @@ async def _parts(
     return parts, meters
 
 
-def _journal(settings: Settings, incarnation: str, stack: contextlib.AsyncExitStack) -> JournalWriter:
+def _call_journal(settings: Settings, incarnation: str, stack: contextlib.AsyncExitStack) -> JournalWriter:
     options = JournalOptions(memory_root=settings.journal_memory_dir)
     journal = JournalWriter(settings.journal_dir, incarnation, options)
     journal.start()

@@ -15,12 +15,12 @@ RUN_ID = "run"
 class FakeSpend:
     """`now_ms`: the clock. `books`: by key; one that is not here counts nothing, and admits every call.
 
-    `taken`, `ended`, `given_back`: event keys, in order.
+    `takes`, `ended`, `given_back`: event keys, in order.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.books: dict[str, SpendBook] = {}
-        self.taken: list[str] = []
+        self.takes: list[str] = []
         self.ended: dict[str, int] = {}
         self.given_back: list[str] = []
         self._now_ms = now_ms
@@ -45,20 +45,20 @@ class FakeSpend:
             if isinstance(answer, SpendTaken):
                 self.give_back(answer)
 
-    def end(self, taken: SpendTaken, picos: int) -> None:
-        assert taken.event_key not in self.ended
-        self.ended[taken.event_key] = picos
-        if taken.is_counted:
-            self.books[taken.key].end(taken.event_key, picos)
+    def end(self, take: SpendTaken, picos: int) -> None:
+        assert take.event_key not in self.ended
+        self.ended[take.event_key] = picos
+        if take.is_counted:
+            self.books[take.key].end(take.event_key, picos)
 
-    def give_back(self, taken: SpendTaken) -> None:
-        self.given_back.append(taken.event_key)
-        if taken.is_counted:
-            self.books[taken.key].give_back(taken.event_key)
+    def give_back(self, take: SpendTaken) -> None:
+        self.given_back.append(take.event_key)
+        if take.is_counted:
+            self.books[take.key].give_back(take.event_key)
 
     def check_settled(self) -> None:
         """Assert that each call that was admitted ended, or gave back what it took, once."""
-        assert sorted(self.taken) == sorted([*self.ended, *self.given_back])
+        assert sorted(self.takes) == sorted([*self.ended, *self.given_back])
 
     def _take(self, plan: SpendPlan, event_key: str, picos: int) -> SpendTaken | SpendHit:
         at_ms = self._now_ms()
@@ -69,7 +69,7 @@ class FakeSpend:
             is_spent = admission.wait_ms > 0
             wait_ms = admission.wait_ms if is_spent else min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
             return SpendHit(bound, wait_ms, is_spent=is_spent)
-        self.taken.append(event_key)
+        self.takes.append(event_key)
         return SpendTaken(
             key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=admission is not None
         )

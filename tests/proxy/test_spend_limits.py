@@ -144,7 +144,7 @@ async def test_slug_without_a_price_in_the_currency_is_refused_before_all_limits
     outgoing = await rig.serve(asking())
     message = f"{SLUG} has no price in EUR, and a spend limit binds; ask the operator to set one"
     assert (outgoing.status, outgoing.json) == (402, {"error": message, "error_code": "UNPRICED"})
-    assert not rig.spend.taken
+    assert not rig.spend.takes
 
 
 async def test_tree_that_nobody_counts_admits_and_reserves_nothing() -> None:
