@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -61,6 +61,8 @@ _GROUP = RowKind.GROUP.value
 _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
+_PRICED = "priced"
+"""The kind of an endpoint with its prices, in the cache's keys."""
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")
@@ -90,6 +92,13 @@ class Confirmer(Protocol):
 
 class UnusableSecret:
     """Stands for the value of a secret that no header field can carry."""
+
+
+class _Priced(NamedTuple):
+    """An endpoint, and the prices of its slug."""
+
+    endpoint: EndpointRow
+    prices: SlugPrices | None
 
 
 class SnapshotDirectory:
@@ -164,9 +173,9 @@ class SnapshotDirectory:
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
-        entry = self._cache.entry((_ENDPOINT, endpoint.slug))
+        entry = self._cache.entry((_PRICED, endpoint.slug))
         size = len(repr(values)) + len(forwarding.headers.lines)
-        if entry is None or entry.value != endpoint or size > MAX_FORWARDED_BYTES:
+        if entry is None or entry.value.endpoint != endpoint or size > MAX_FORWARDED_BYTES:
             return
         secret = self._secret_row(endpoint, forwarding)
         if secret is not None:
@@ -257,20 +266,31 @@ class SnapshotDirectory:
 
     def _slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         generation = self._cache.generation
-        endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
-        plan = self._plan(group, slug) if endpoint is not None else None
-        if endpoint is None or plan is None:
+        priced = self._priced(slug)
+        plan = self._plan(group, slug) if priced is not None else None
+        if priced is None or plan is None:
             return None
-        route = SlugRoute(endpoint, plan, self._prices(endpoint))
+        route = SlugRoute(priced.endpoint, plan, priced.prices)
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
         self._cache.put((group.id, slug), entry)
         return route
 
-    def _prices(self, endpoint: EndpointRow) -> SlugPrices | None:
-        """The prices of the endpoint's slug, if its workspace has set any."""
-        prices = self._row(_PRICE, endpoint.slug, _slug_prices)
-        return prices if prices is not None and prices.workspace_id == endpoint.workspace_id else None
+    def _priced(self, slug: str) -> "_Priced | None":
+        """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
+        priced: _Priced | None = self._cache.get((_PRICED, slug))
+        if priced is None:
+            generation = self._cache.generation
+            endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
+            if endpoint is None:
+                return None
+            prices = self._row(_PRICE, slug, _slug_prices)
+            if prices is not None and prices.workspace_id != endpoint.workspace_id:
+                prices = None
+            priced = _Priced(endpoint, prices)
+            rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
+            self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
+        return priced
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
         entries = self._rows.entries(group.path, slug)
