@@ -132,7 +132,7 @@ class SnapshotDirectory:
         if entry is not None and entry.checked == self._generation_cell[0]:
             identified: Identified | None = entry.value
         else:
-            identified = self._kept(facts)
+            identified = self._kept(facts) if facts.repeats else None  # else it was not kept
         return identified
 
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
@@ -147,7 +147,7 @@ class SnapshotDirectory:
         if entry is not None and entry.checked == self._generation_cell[0]:
             shape: Shape | None = entry.value
         else:
-            shape = self._kept((facts, slug))
+            shape = self._kept((facts, slug)) if facts.repeats else None
         return shape
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
