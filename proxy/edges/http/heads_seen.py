@@ -64,14 +64,13 @@ class HeadsSeen:
         before, _, rest = fields.partition(_FIELD_END)
         length, _, after = rest.partition(_LINE_END)
         key = before, after
-        head = self._heads.young.get(key) or self._heads.get(key) or self._of_another_caller(key)
+        head = self._heads.young.get(key) or self._heads.get(key)
         if not is_short and head is not None:
             body = bytes(buffer[len(fields) + len(end) : nbytes])
         if head is None or not end or length != b"%d" % len(body):
             self._missed = key if end else None
-            return None
-        if not head.repeats and self._came_before(key):
-            self._keep(key, head)
+            is_new = head is None and end
+            return self._of_another_caller(key, length, buffer[len(fields) + len(end) : nbytes]) if is_new else None
         return head, body
 
     def recall_begun(self, data: memoryview) -> tuple[ParsedHead, bytes, int] | None:
@@ -120,11 +119,16 @@ class HeadsSeen:
             self._once.put(mark, True)
         return came_before
 
-    def _of_another_caller(self, key: _Key) -> ParsedHead | None:
-        """The head, made of one that differs only in its credential."""
+    def _of_another_caller(self, key: _Key, length: bytes, body: memoryview) -> tuple[ParsedHead, bytes] | None:
+        """The same as `recall` for a new head: it is made of one that differs only in its credential, if there is."""
         alike, credential = _without_credential(key)
         head = self._alike.get(alike) if credential else None
-        return None if head is None else head.with_credential(credential, _place_in(alike))
+        if head is None or length != b"%d" % len(body):
+            return None
+        head = head.with_credential(credential, _place_in(alike))
+        if self._came_before(key):
+            self._keep(key, head)
+        return head, bytes(body)
 
     def drop(self) -> None:
         """Drop everything."""
