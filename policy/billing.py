@@ -202,7 +202,10 @@ class Payer(NamedTuple):
 @lru_cache(PAYERS_KEPT)
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
-    return orjson.dumps({name: text for name, text in payer._asdict().items() if text or name != "group_path"})[1:-1]
+    members = payer._asdict()
+    if not payer.group_path:
+        del members["group_path"]
+    return orjson.dumps(members)[1:-1]
 
 
 @lru_cache(1024)

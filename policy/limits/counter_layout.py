@@ -47,6 +47,7 @@ TAKES_SUFFIX = "!"
 DAYS_SUFFIX = ":days"
 
 
+@lru_cache(4096)
 def bucket_key(owner_group: str, slug: str) -> str:
     """The key of a call's hash. `owner_group`: the root of a CASCADING tree, the calling group of an INDEPENDENT one.
 

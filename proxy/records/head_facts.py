@@ -49,3 +49,16 @@ class HeadFacts:
     """`headers.forwarded_values`; None: not computed yet."""
     body: BodyFacts | None = None
     """None: not checked yet."""
+
+    def with_other_credential(self, *, repeats: bool) -> "HeadFacts":
+        """The facts of a head that differs from this one only in its credential."""
+        return HeadFacts(
+            self.request_id,
+            self.path,
+            self.purpose,
+            self.cors_lines,
+            self.host_model,
+            repeats,
+            forwarded=self.forwarded,
+            body=self.body,
+        )

@@ -18,6 +18,10 @@ from proxy.records.request_fields import RequestFields
 MODELS_PATH = "/v1/models"
 
 
+ALIKE = "alike"
+"""The name of a fact: the facts of a request whose head differs only in its credential."""
+
+
 class Incoming(Protocol):
     """One request from the HTTP server. Its body is not read yet."""
 

@@ -286,6 +286,6 @@ def _payer(admitted: Admitted) -> bytes:
     group = admitted.identified.group
     plan = admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
-    path = "".join(f"{id}/" for id in reversed(group.path))
+    path = "/".join((*reversed(group.path), ""))
     payer = Payer(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug, path)
     return payer_members(payer)

@@ -29,7 +29,7 @@ from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
 from proxy.json_text.request_json import request_json_at_once, request_json_in_slices
 from proxy.records.head_facts import BodyFacts, HeadFacts, Purpose
-from proxy.records.messages import MODELS_PATH, Incoming, Outgoing
+from proxy.records.messages import ALIKE, MODELS_PATH, Incoming, Outgoing
 from proxy.refusals import (
     BodyTooLargeError,
     EncodedBodyError,
@@ -83,6 +83,9 @@ class Receive:
         return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:
+        alike: HeadFacts | None = incoming.facts.get(ALIKE, {}).get(_FACTS)
+        if alike is not None:
+            return alike.with_other_credential(repeats=incoming.repeats)
         header = incoming.header("x-request-id")
         suffix = self._model_host_suffix
         host_model = model_of_host(incoming.header("host"), suffix) if suffix else None

@@ -5,6 +5,7 @@ Pure. The rules are those of the Redis Cluster specification.
 
 from binascii import crc_hqx
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 SLOTS = 16_384
@@ -33,6 +34,7 @@ class Redirect(NamedTuple):
     target: Place
 
 
+@lru_cache(4096)
 def slot_of(key: bytes) -> int:
     """Return the slot by the part in the first braces, if there is one and it is not empty, else by the whole key."""
     opened = key.find(b"{")

@@ -1,9 +1,13 @@
 """Heads that this server has parsed before. SDKs send the same head with each call; only its `content-length` differs.
 
-A request that arrives whole, by itself, with such a head needs no second parse. Why this cannot change a request's
-meaning: docs/hot-path.md#a-head-that-came-before-is-not-parsed-again. Keys hold credentials: never log them.
+A request that arrives whole, by itself, with such a head needs no second parse, nor does one whose head differs from it
+in nothing but the credential. Why this cannot change a request's meaning:
+docs/hot-path.md#a-head-that-came-before-is-not-parsed-again. Keys hold credentials: never log them.
 """
 
+from string import ascii_letters, digits
+
+from policy.credentials import KEY_PREFIX
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.recently_used import RecentlyUsed
 
@@ -15,6 +19,8 @@ _HEAD_BYTES = 2_000
 """The memory of a head beside its key, with what stages keep with it."""
 SEEN_ONCE = 8192
 """The number of heads that came once and are remembered."""
+ALIKE_KEPT = 256
+"""The number of heads that are kept for callers with other credentials. Few clients differ in more."""
 _LINE_END = b"\r\n"
 _HEAD_END = b"\r\n\r\n"
 _FIELD = b"\r\ncontent-length: "
@@ -23,8 +29,15 @@ _FIELD_END = b"ength: "
 _MOST_DIGITS = 9
 """The most digits in the length of a body that is still to come. We accept no body whose length has more."""
 
+_CREDENTIAL_PREFIX = KEY_PREFIX.encode()
+_CREDENTIAL_BYTES = f"{ascii_letters}{digits}._-".encode()
+"""The bytes of our keys. None of them means anything to a parser."""
+
 _Key = tuple[bytes, bytes]
 """A head without its length: what stands before `ength: `, and what follows the length's line."""
+_Alike = tuple[bytes, int, bytes, bytes]
+"""A head without its length and credential: what stands before the credential, its size, what follows its line until
+`ength: `, and what follows the length's line."""
 
 
 class HeadsSeen:
@@ -35,6 +48,7 @@ class HeadsSeen:
 
     def __init__(self) -> None:
         self._heads = RecentlyUsed[_Key, ParsedHead](KEPT_BYTES, _weigh)
+        self._alike = RecentlyUsed[_Alike, ParsedHead](ALIKE_KEPT)
         self._once = RecentlyUsed[int, bool](SEEN_ONCE)
         """Hashes of keys that came once."""
         self._missed: _Key | None = None
@@ -55,7 +69,8 @@ class HeadsSeen:
             body = bytes(buffer[len(fields) + len(end) : nbytes])
         if head is None or not end or length != b"%d" % len(body):
             self._missed = key if end else None
-            return None
+            is_new = head is None and end
+            return self._of_another_caller(key, length, buffer[len(fields) + len(end) : nbytes]) if is_new else None
         return head, body
 
     def recall_begun(self, data: memoryview) -> tuple[ParsedHead, bytes, int] | None:
@@ -83,21 +98,61 @@ class HeadsSeen:
         key = self._missed
         if key is None:
             return
+        repeats = self._came_before(key)
+        alike, credential = _without_credential(key)
+        is_alike = credential and self._came_before(alike)
+        if (repeats or is_alike) and _is_plain(data[: len(data) - body_bytes], head):
+            if repeats:
+                self._keep(key, head)
+            if is_alike and head.presents(credential, _place_in(alike)):
+                self._alike.put(alike, head)
+
+    def _keep(self, key: _Key, head: ParsedHead) -> None:
+        head.repeats = True
+        self._heads.put(key, head)
+
+    def _came_before(self, key: _Key | _Alike) -> bool:
+        """Return whether a head with this key came before, and remember that it has."""
         mark = hash(key)
-        if self._once.get(mark) is None:
+        came_before = self._once.get(mark) is not None
+        if not came_before:
             self._once.put(mark, True)
-        elif _is_plain(data[: len(data) - body_bytes], head):
-            head.repeats = True
-            self._heads.put(key, head)
+        return came_before
+
+    def _of_another_caller(self, key: _Key, length: bytes, body: memoryview) -> tuple[ParsedHead, bytes] | None:
+        """The same as `recall` for a new head: it is made of one that differs only in its credential, if there is."""
+        alike, credential = _without_credential(key)
+        head = self._alike.get(alike) if credential else None
+        if head is None or length != b"%d" % len(body):
+            return None
+        head = head.with_credential(credential, _place_in(alike))
+        if self._came_before(key):
+            self._keep(key, head)
+        return head, bytes(body)
 
     def drop(self) -> None:
         """Drop everything."""
         self._heads.clear()
+        self._alike.clear()
         self._once.clear()
 
 
 def _weigh(key: _Key, _head: ParsedHead) -> int:
     return _HEAD_BYTES + len(key[0]) + len(key[1])
+
+
+def _without_credential(key: _Key) -> tuple[_Alike, bytes]:
+    """Cut the first of our keys out of a head, and return it; b"" if there is none before the length."""
+    before, after = key
+    before, prefix, rest = before.partition(_CREDENTIAL_PREFIX)
+    secret, _, between = rest.partition(_LINE_END)
+    is_plain = prefix and not secret.translate(None, _CREDENTIAL_BYTES)
+    return (before, len(secret), between, after), prefix + secret if is_plain else b""
+
+
+def _place_in(alike: _Alike) -> int:
+    """The place of the credential's field among all fields. The first line is the request's."""
+    return alike[0].count(_LINE_END) - 1
 
 
 def _is_plain(data: memoryview, head: ParsedHead) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import httptools
 
 from proxy.http_rules.header_names import HeaderNames
+from proxy.records.messages import ALIKE
 
 TOO_LONG = "the request line or a header field is too long"
 BAD_METHOD = "the request line has no valid method"
@@ -28,6 +29,7 @@ _SINGLETONS = frozenset(
     )
 )
 """Fields that two readers could resolve differently if they are repeated."""
+_CREDENTIAL_FIELDS = frozenset(("authorization", "x-api-key"))
 
 RawFields = Sequence[tuple[bytes, bytes]]
 
@@ -127,6 +129,26 @@ class ParsedHead:
                 self.fault = BAD_CODING
         elif "content-length" in first:
             self.declared_bytes = int(first.pop("content-length").lstrip("0") or "0")  # `int` refuses 4 301 digits
+
+    def presents(self, credential: bytes, place: int) -> bool:
+        """Return whether the field at this place, of those that arrived, presents this credential, and none repeats."""
+        if self._repeated or place >= len(self._raw):
+            return False
+        name, value = self._raw[place]
+        return self._names[name] in _CREDENTIAL_FIELDS and value.endswith(credential)
+
+    def with_credential(self, credential: bytes, place: int) -> "ParsedHead":
+        """The head of a request that differs only in this credential. Its field is at `place`, as `presents` says."""
+        head = ParsedHead(self.method, self.target)
+        head.facts[ALIKE] = self.facts
+        head.declared_bytes = self.declared_bytes
+        head._names = self._names
+        head._raw = raw = list(self._raw)
+        name, value = raw[place]
+        value = value[: -len(credential)] + credential
+        raw[place] = name, value
+        head.first = self.first | {self._names[name]: value.decode()}
+        return head
 
     def resolve_target(self) -> None:
         """Reduce the absolute form to path and query; its host replaces the `Host` field (RFC 9112 3.2.2)."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -69,6 +69,8 @@ _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
 _SPEND = "spend"
 _SPEND_MEMBER = b'"spend_limits":'
+_PRICED = "priced"
+"""The kind of an endpoint with its prices, in the cache's keys."""
 _ENTRIES_KEPT = 4096
 
 Compiled = TypeVar("Compiled")
@@ -98,6 +100,13 @@ class Confirmer(Protocol):
 
 class UnusableSecret:
     """Stands for the value of a secret that no header field can carry."""
+
+
+class _Priced(NamedTuple):
+    """An endpoint, and the prices of its slug."""
+
+    endpoint: EndpointRow
+    prices: SlugPrices | None
 
 
 class SnapshotDirectory:
@@ -131,7 +140,7 @@ class SnapshotDirectory:
         if entry is not None and entry.checked == self._generation_cell[0]:
             identified: Identified | None = entry.value
         else:
-            identified = self._kept(facts)
+            identified = self._kept(facts) if facts.repeats else None  # else it was not kept
         return identified
 
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
@@ -146,7 +155,7 @@ class SnapshotDirectory:
         if entry is not None and entry.checked == self._generation_cell[0]:
             shape: Shape | None = entry.value
         else:
-            shape = self._kept((facts, slug))
+            shape = self._kept((facts, slug)) if facts.repeats else None
         return shape
 
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
@@ -172,9 +181,9 @@ class SnapshotDirectory:
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep it if endpoint and secret are those that calls get now, as for `keep_shape`."""
-        entry = self._cache.entry((_ENDPOINT, endpoint.slug))
+        entry = self._cache.entry((_PRICED, endpoint.slug))
         size = len(repr(values)) + len(forwarding.headers.lines)
-        if entry is None or entry.value != endpoint or size > MAX_FORWARDED_BYTES:
+        if entry is None or entry.value.endpoint != endpoint or size > MAX_FORWARDED_BYTES:
             return
         secret = self._secret_row(endpoint, forwarding)
         if secret is not None:
@@ -264,20 +273,31 @@ class SnapshotDirectory:
 
     def _slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
         generation = self._cache.generation
-        endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
-        plan = self._plan(group, slug) if endpoint is not None else None
-        if endpoint is None or plan is None:
+        priced = self._priced(slug)
+        plan = self._plan(group, slug) if priced is not None else None
+        if priced is None or plan is None:
             return None
-        route = SlugRoute(endpoint, plan, self._prices(endpoint), self._spend(group))
+        route = SlugRoute(priced.endpoint, plan, priced.prices, self._spend(group))
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
         self._cache.put((group.id, slug), entry)
         return route
 
-    def _prices(self, endpoint: EndpointRow) -> SlugPrices | None:
-        """The prices of the endpoint's slug, if its workspace has set any."""
-        prices = self._row(_PRICE, endpoint.slug, _slug_prices)
-        return prices if prices is not None and prices.workspace_id == endpoint.workspace_id else None
+    def _priced(self, slug: str) -> "_Priced | None":
+        """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
+        priced: _Priced | None = self._cache.get((_PRICED, slug))
+        if priced is None:
+            generation = self._cache.generation
+            endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
+            if endpoint is None:
+                return None
+            prices = self._row(_PRICE, slug, _slug_prices)
+            if prices is not None and prices.workspace_id != endpoint.workspace_id:
+                prices = None
+            priced = _Priced(endpoint, prices)
+            rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
+            self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
+        return priced
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
         entries = self._rows.entries(group.path, slug)

@@ -177,6 +177,7 @@ def marker_field(incarnation: str) -> bytes:
     return (MARKER_PREFIX + incarnation).encode()
 
 
+@lru_cache(16)
 def takes_field(incarnation: str) -> bytes:
     """The field of a hash that holds an incarnation's takes."""
     return marker_field(incarnation + TAKES_SUFFIX)

@@ -15,7 +15,7 @@ from proxy.edges.http.heads_seen import HeadsSeen
 from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.request_head import ParsedHead
 from proxy.edges.http.server import HttpServer
-from proxy.records.messages import Incoming, Outgoing
+from proxy.records.messages import ALIKE, Incoming, Outgoing
 from proxy.refusals import RefusalError
 from tests.fakes.front import listening
 from tests.proxy.budget.canned_wires import FirstDescriptor
@@ -142,7 +142,7 @@ def test_connection_that_sends_only_known_heads_makes_no_parser(monkeypatch: pyt
 def agree(reads: list[bytes]) -> None:
     """Parsed anew, and by a server that knows both heads, `reads` are the same requests with the same answers."""
     parsed = asyncio.run(meanings(reads, Forgetful()))
-    assert asyncio.run(meanings(reads, remembering(REQUEST, LAST))) == parsed
+    assert asyncio.run(meanings(reads, remembering(REQUEST, LAST, OURS))) == parsed
     assert asyncio.run(meanings(reads * 3, HeadsSeen())) == asyncio.run(meanings(reads * 3, Forgetful()))
 
 
@@ -322,7 +322,9 @@ def changed_requests(draw: st.DrawFn) -> list[bytes]:
     stream = b""
     for _ in range(draw(st.integers(1, 3))):
         length = draw(st.sampled_from([0, 1, 2, 9, 10]))
-        message = with_length(b"%d" % length, b"h" * length, draw(st.sampled_from([REQUEST, LAST])))
+        message = with_length(
+            b"%d" % length, b"h" * length, draw(st.sampled_from([REQUEST, LAST, OURS, of_caller(b"tg_c.d")]))
+        )
         for _ in range(draw(st.sampled_from([0, 0, 1, 2]))):
             start = draw(st.integers(0, len(message)))
             pieces = st.sampled_from(
@@ -448,6 +450,87 @@ def test_heads_of_many_callers_on_one_connection_are_all_recalled() -> None:
     reads = [read for pair in zip(callers, strange, strict=True) for read in pair]
     asyncio.run(meanings(reads + callers + callers, heads))
     assert heads.recalled == 100
+
+
+OURS = REQUEST.replace(b"Bearer k", b"Bearer tg_a.b")
+"""The only field before the length that has one of our keys is the credential's."""
+
+
+def of_caller(caller: bytes, request: bytes = OURS) -> bytes:
+    return request.replace(b"tg_a.b", caller)
+
+
+def test_head_of_another_caller_is_made_of_one_that_came_twice() -> None:
+    heads = remembering(OURS)
+    found = recalled(heads, of_caller(b"tg_c-d"))
+    assert found is not None
+    head, body = found
+    assert body == b"hi"
+    assert (head.first["authorization"], head.values("authorization")) == ("Bearer tg_c-d", ("Bearer tg_c-d",))
+    assert ("authorization", "Bearer tg_c-d") in head.fields
+    own = recalled(heads, OURS)
+    assert own is not None
+    assert own[0].first["authorization"] == "Bearer tg_a.b"
+    assert head.facts == {ALIKE: own[0].facts}
+    assert head.facts[ALIKE] is own[0].facts
+
+
+def test_head_of_another_caller_repeats_from_its_second_coming() -> None:
+    heads = remembering(OURS)
+    coming = [recalled(heads, of_caller(b"tg_c-d")) for _ in range(3)]
+    first, second, third = (found[0] for found in coming if found is not None)
+    assert [first.repeats, second.repeats] == [False, True]
+    assert third is second
+
+
+NOT_ALIKE = {
+    "other size": of_caller(b"tg_c"),
+    "not one of our keys": of_caller(b"sk_a.b"),
+    "byte that no key has": of_caller(b"tg_a b"),
+    "tab": of_caller(b"tg_a\tb"),
+    "NUL": of_caller(b"tg_a\0b"),
+    "bare LF": of_caller(b"tg_a\nb"),
+    "bare CR": of_caller(b"tg_a\rb"),
+    "byte above ASCII": of_caller(b"tg_a\xffb"),
+    "more fields": of_caller(b"tg_c.d\r\nX-B: 1"),
+    "second length": of_caller(b"tg_c.d\r\nContent-Length: 3"),
+    "folded": of_caller(b"tg_c.d\r\n e"),
+    "other field": of_caller(b"tg_c.d").replace(b"X-A: 1", b"X-A: 2"),
+    "other path": of_caller(b"tg_c.d").replace(b"/a", b"/b"),
+    "cut in the body": of_caller(b"tg_c.d")[:-1],
+    "byte after it": of_caller(b"tg_c.d") + b"\r",
+}
+
+
+@pytest.mark.parametrize("request_", NOT_ALIKE.values(), ids=NOT_ALIKE)
+def test_head_that_differs_in_more_than_the_caller_is_parsed(request_: bytes) -> None:
+    assert not is_known(remembering(OURS), request_)
+    callers = [of_caller(b"tg_%d-0" % number) for number in range(3)]
+    agree([*callers, request_, OURS])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        OURS.replace(b"Authorization: Bearer", b"X-Request-Id:"),
+        OURS.replace(b"X-A", b"Authorization"),
+        OURS.replace(b"Host", b"Authorization: Bearer tg_a.b\r\nHost"),
+        OURS.replace(b"/a", b"/tg_a.b"),
+        OURS.replace(b"X-A: 1", b"Connection: close"),
+    ],
+    ids=["no credential", "second credential", "repeated", "in the target", "last of its connection"],
+)
+def test_other_heads_stand_for_no_other_caller(request_: bytes) -> None:
+    heads = remembering(*(of_caller(b"tg_%d-0" % number, request_) for number in range(3)))
+    assert not is_known(heads, of_caller(b"tg_c-d", request_))
+    agree([of_caller(b"tg_%d-0" % number, request_) for number in range(4)])
+
+
+@pytest.mark.parametrize("field", [b"Authorization: Bearer", b"authorization:", b"X-Api-Key:"])
+def test_callers_may_present_their_credential_as_clients_do(field: bytes) -> None:
+    request = OURS.replace(b"Authorization: Bearer", field)
+    assert is_known(remembering(request), of_caller(b"tg_c-d", request))
+    agree([of_caller(b"tg_%d-0" % number, request) for number in range(4)])
 
 
 def test_heads_that_never_repeat_displace_none(monkeypatch: pytest.MonkeyPatch) -> None:
