@@ -201,3 +201,13 @@ def test_data_flag_overrides_the_environment(tmp_path: Path, replica: PolicyRepl
     environ = {"TOLLGATE_REPLICA_PATH": "/nowhere/replica.db"}
     result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show"], env=environ)
     assert result.exit_code == 0
+
+
+def test_key_shows_the_spend_limits_up_its_tree(tmp_path: Path, replica: PolicyReplica) -> None:
+    root = group("root", None, Enforcement.CASCADING)
+    assert root.body is not None
+    root.body["spend_limits"] = [{"unit": "DAY", "amount": "5.00", "currency": "EUR", "enforcement": "SOFT"}]
+    update = replica.begin_update(reset=False)
+    update.add([root])
+    update.commit(ReplicaVersion("e1", 8))
+    assert "over all slugs at most 5.00 EUR per DAY (SOFT), set by root\n" in show(tmp_path, "--key-prefix", "tg_leaf")
