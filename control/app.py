@@ -196,13 +196,7 @@ def build(settings: Settings) -> web.Application:
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()
-    mount(app, OPERATIONS)
-    internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
-    internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
-    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
-    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
-        app.router.add_routes(routes)
+    _add_routes(app)
     app.on_response_prepare.append(show_request_id)
     app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
@@ -214,6 +208,16 @@ def build(settings: Settings) -> web.Application:
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
+
+
+def _add_routes(app: web.Application) -> None:
+    mount(app, OPERATIONS)
+    internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
+    internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
+    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
+    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
+    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
+        app.router.add_routes(routes)
 
 
 def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":

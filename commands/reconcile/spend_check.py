@@ -61,7 +61,7 @@ class SpendCheck:
         return [*_differences(group, spend["items"], costs)]
 
     async def _cost(self, group: Mapping[str, Any], item: Mapping[str, Any]) -> Decimal:
-        """What the calls that count against the limit cost, of its window."""
+        """The cost of the calls that count against the limit, of its window."""
         entity = group["metadata"]["external_entity_id"]
         query = {"start": window_start(item), "group_by": "entity", "external_entity_id": entity, "rollup": "true"}
         is_cascading = group["hierarchy"]["limit_enforcement"] == "CASCADING"

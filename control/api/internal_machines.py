@@ -9,9 +9,8 @@ from typing import Any
 from aiohttp import web
 
 from control.api.protocol.reports import Json, received
-from control.edges.sql.spend.machines import put_machine
-from control.edges.sql.store import WriteTx
 from control.errors import InvalidFieldError
+from control.resources.spend.machines import note_machine
 
 MAX_INCARNATIONS = 10_000
 _MAX_NAME = 255
@@ -23,12 +22,7 @@ async def _post(request: web.Request) -> web.Response:
     machine = body.get("machine")
     if not _is_text(machine, _MAX_NAME):
         raise InvalidFieldError("machine", f"machine must be text of 1 to {_MAX_NAME} characters")
-    incarnations = _incarnations(body)
-
-    async def work(tx: WriteTx) -> None:
-        await put_machine(tx, str(machine), incarnations)
-
-    await dependencies.store.transact(work)
+    await note_machine(dependencies.store, str(machine), _incarnations(body))
     return web.json_response({})
 
 

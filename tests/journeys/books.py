@@ -50,7 +50,7 @@ class Books:
         return await self._used("TOKEN", self.groups)
 
     async def spent(self) -> dict[str, Decimal]:
-        """What is spent in the running month by entity."""
+        """The amounts that are spent in the running month, by entity."""
         spent: dict[str, Decimal] = {}
         for entity, group_id in self.groups.items():
             items = (await self.operator.call("GET", f"/v1/gateway/groups/{group_id}/spend"))["items"]

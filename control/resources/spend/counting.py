@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.edges.sql.spend.counted_trees import (
     counted_ms,
     events_of_trees,
@@ -21,14 +20,15 @@ from control.edges.sql.spend.counted_trees import (
     record_counted,
     trees_with_limits,
 )
-from control.edges.sql.spend.machines import delete_machines, silent_machines
 from control.edges.sql.store import Connection, Store, UncancelledWork, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.records.events import EventWindow
 from control.records.spend import SpendTree, TreeCount
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
+from control.resources.spend.machines import forget_silent_machines
 from control.resources.spend.sweep import sweep_tree
+from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import spent_by_field
 from runtime.log_lines import OutageLog, cause_of
 
@@ -57,7 +57,6 @@ FAILED_BUILD_S = 60.0
 """The pause before a tree is built again after a bug."""
 MACHINES_KNOWN_S = 120.0
 """The time from the job's start after which machines that are there have told of their incarnations."""
-MACHINE_SILENT_MS = 86_400_000
 _FAR_MS = 1 << 62
 _CONSEQUENCE = (
     "What groups spend is not counted, and SOFT spend limits see what was counted before. It goes on by itself."
@@ -68,7 +67,7 @@ class SpendCounting:
     """The job of one control process. `note` is called with the workspace and the group of events that are counted."""
 
     def __init__(
-        self, store: Store, reader: EventReader, hashes: SpendHashes, note: Callable[[Iterable[tuple[str, str]]], None]
+        self, store: Store, reader: EventReader, hashes: TreeHashes, note: Callable[[Iterable[tuple[str, str]]], None]
     ) -> None:
         self._store = store
         self._reader = reader
@@ -100,14 +99,14 @@ class SpendCounting:
         try:
             while True:
                 await asyncio.sleep(TURN_S)
-                await self.try_turn()
+                await self.try_count()
         finally:
             await self._transactions.finish()
 
-    async def try_turn(self) -> None:
+    async def try_count(self) -> None:
         """Take a turn. Failures are logged."""
         try:
-            await self.turn()
+            await self.count_all()
         except DatabaseUnavailableError as error:
             self._outage.begins(f"Database is unreachable ({error.reason}). {_CONSEQUENCE} Check the database.")
         except UsageUnavailableError as error:
@@ -118,7 +117,7 @@ class SpendCounting:
         else:
             self._outage.ends("What groups spend is counted again: database and Redis answer.")
 
-    async def turn(self) -> None:
+    async def count_all(self) -> None:
         """Count all events that are final, and sweep what is due."""
         while await self.count_some():
             pass
@@ -241,7 +240,7 @@ class SpendCounting:
     async def begin_sweep(self) -> None:
         """Have all trees swept, evenly over the turns until the next sweep; forget machines that are silent."""
         if self._are_machines_known:
-            await self._forget_silent_machines()
+            await forget_silent_machines(self._store, self._transactions)
         async with self._store.read() as conn:
             self._to_sweep = await self._trees(conn)
         self._sweep_portion = math.ceil(len(self._to_sweep) * TURN_S / SWEEP_S)
@@ -253,20 +252,3 @@ class SpendCounting:
             count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=self._are_machines_known)
             if count:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
-
-    async def _forget_silent_machines(self) -> None:
-        before_ms = now_ms() - MACHINE_SILENT_MS
-        async with self._store.read() as conn:
-            silent = await silent_machines(conn, before_ms)
-        if not silent:
-            return
-
-        async def work(tx: WriteTx) -> None:
-            await delete_machines(tx, silent, before_ms)
-
-        await self._transactions.run(self._store.transact(work))
-        log.warning(
-            "Forgot machines of the proxy that told nothing for a day: %s. What their calls reserved of spend limits is"
-            " released. If one comes back, its events are counted as ever.",
-            ", ".join(silent),
-        )

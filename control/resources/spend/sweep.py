@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 
 from ulid import ULID
 
-from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.edges.sql.spend.counted_trees import times_of_events
 from control.edges.sql.spend.machines import named_incarnations
 from control.edges.sql.store import Store, now_ms
 from control.records.spend import SpendTree, TreeReserves
+from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import kept_windows
 
 DEAD_AFTER_MS = 120_000
@@ -25,7 +25,7 @@ MARKER_LASTS_MS = 3_600_000
 KEYS_AT_ONCE = 1000
 
 
-async def sweep_tree(store: Store, hashes: SpendHashes, tree: SpendTree, *, are_machines_known: bool) -> int:
+async def sweep_tree(store: Store, hashes: TreeHashes, tree: SpendTree, *, are_machines_known: bool) -> int:
     """Sweep one tree; returns how many reservations it ended. `are_machines_known`: whether the dead are known too."""
     async with store.read() as conn:  # before the events are looked up: by then those of the dead are committed
         living = await named_incarnations(conn) if are_machines_known else None

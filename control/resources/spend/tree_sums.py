@@ -75,7 +75,7 @@ async def _sums(
     async with store.read() as conn:
         groups = await groups_from(conn, tree.workspace_id, f"{tree.root_id}/")
     entities = sorted({group.external_entity_id for group in groups})
-    for part in _parts(window):
+    for part in _window_parts(window):
         for start in range(0, len(entities), ENTITIES_AT_ONCE):
             listed = entities[start : start + ENTITIES_AT_ONCE]
             async with store.read() as conn:
@@ -84,7 +84,7 @@ async def _sums(
             yield [*chain.from_iterable(sums)]
 
 
-def _parts(window: EventWindow) -> Iterable[EventWindow]:
+def _window_parts(window: EventWindow) -> Iterable[EventWindow]:
     """The window in parts of some days. It starts with a day."""
     step_ms = DAYS_AT_ONCE * DAY_MS
     for start_ms in range(window.start_ms, window.end_ms, step_ms):

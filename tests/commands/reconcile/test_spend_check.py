@@ -1,4 +1,4 @@
-"""What is spent against what the events cost: equal, late, and different, in both modes and for both units."""
+"""Figures of counters beside those of events: equal, late, and different, in both modes and for both units."""
 
 import asyncio
 from collections.abc import Mapping

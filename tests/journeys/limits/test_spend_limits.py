@@ -18,7 +18,7 @@ from tests.upstream.questions import Question, answer_question
 
 CALL = Tokens(input=1_000, output=100, cached_input=400)
 COST = Decimal("0.00268")
-"""What CALL costs: 600 * 2 + 400 * 0.5 + 100 * 8 millionths, and 0.00048 for the call."""
+"""The cost of CALL: 600 * 2 + 400 * 0.5 + 100 * 8 millionths, and 0.00048 for the call."""
 PRICE = {
     "currency": "EUR",
     "input_per_million": "2",
@@ -121,8 +121,8 @@ async def test_limit_admits_what_it_says_refuses_the_rest_and_shows_what_is_bill
         assert top not in str(answer)
         assert 1 <= int(headers["Retry-After"]) <= 86_400
     names = ("top", "low") if mode == "CASCADING" else ("low",)
-    shown = top if mode == "CASCADING" else low
-    by_unit = {one["unit"]: one for one in await settled(stage, shown, 3 * COST)}
+    counting_group = top if mode == "CASCADING" else low
+    by_unit = {one["unit"]: one for one in await settled(stage, counting_group, 3 * COST)}
     assert await billed(stage, *names) == 3 * COST
     assert {one["source_group"] for one in by_unit.values()} == {top}
     assert Decimal(by_unit["DAY"]["remaining"]) == 0

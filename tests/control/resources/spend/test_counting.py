@@ -32,13 +32,13 @@ async def test_what_is_built_and_counted_is_the_sum_of_the_events_costs(world: S
     await world.call(world.now_ms - 2 * DAY_MS, world.now_ms - 5_000, 150)
     await maker(world.store).make()
     job = world.job()
-    await job.turn()
+    await job.count_all()
     world.check()
     for _ in range(3):
         start_ms = await world.pass_time(0) + 1
         await world.call(start_ms, start_ms + 20_000, 40)
         await world.pass_time(30_000)
-        await job.turn()
+        await job.count_all()
         world.check()
     assert job.lag_s < 60
 
@@ -49,12 +49,12 @@ async def test_events_are_counted_in_portions_that_split_no_timestamp(
     await prices(cascading)
     monkeypatch.setattr(counting, "EVENTS_AT_ONCE", 7)
     job = cascading.job()
-    await job.turn()
+    await job.count_all()
     start_ms = await cascading.pass_time(0) + 1
     await cascading.call(start_ms + 10, start_ms + 15, 60)
     await cascading.call(start_ms, start_ms + 200_000, 60)
     await cascading.pass_time(300_000)
-    await job.turn()
+    await job.count_all()
     cascading.check()
 
 
@@ -63,11 +63,11 @@ async def test_several_jobs_at_once_count_each_event_once(cascading: SpendWorld)
     await cascading.call(cascading.now_ms - DAY_MS, cascading.now_ms - 5_000, 50)
     jobs = [cascading.job() for _ in range(3)]
     for _ in range(4):
-        await asyncio.gather(*(job.turn() for job in jobs))
+        await asyncio.gather(*(job.count_all() for job in jobs))
         start_ms = await cascading.pass_time(0) + 1
         await cascading.call(start_ms, start_ms + 5_000, 20)
         await cascading.pass_time(10_000)
-    await asyncio.gather(*(job.turn() for job in jobs))
+    await asyncio.gather(*(job.count_all() for job in jobs))
     cascading.check()
 
 
@@ -75,7 +75,7 @@ async def test_a_crash_before_the_progress_is_recorded_counts_nothing_twice(
     cascading: SpendWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await prices(cascading)
-    await cascading.job().turn()
+    await cascading.job().count_all()
     start_ms = await cascading.pass_time(0) + 1
     await cascading.call(start_ms, start_ms + 5_000, 20)
     await cascading.pass_time(10_000)
@@ -86,9 +86,9 @@ async def test_a_crash_before_the_progress_is_recorded_counts_nothing_twice(
     with monkeypatch.context() as patch:
         patch.setattr(counting, "record_counted", crash)
         with pytest.raises(RuntimeError):
-            await cascading.job().turn()
+            await cascading.job().count_all()
     cascading.check()
-    await cascading.job().turn()
+    await cascading.job().count_all()
     cascading.check()
 
 
@@ -111,20 +111,20 @@ async def test_what_redis_lost_is_built_again(cascading: SpendWorld, loss: Any) 
     await prices(cascading)
     await cascading.call(cascading.now_ms - DAY_MS, cascading.now_ms - 5_000, 50)
     job = cascading.job()
-    await job.turn()
+    await job.count_all()
     await loss(cascading)
-    await job.turn()
+    await job.count_all()
     cascading.check()
 
 
 async def test_after_a_long_pause_all_is_built(cascading: SpendWorld) -> None:
     await prices(cascading)
-    await cascading.job().turn()
+    await cascading.job().count_all()
     start_ms = await cascading.pass_time(0) + 1
     await cascading.call(start_ms, start_ms + 5_000, 20)
     await cascading.pass_time(2 * counting.LONGEST_WALK_MS)
     cascading.client.hset(cascading.tree.key, "s-of-another-month:M1", b"")
-    await cascading.job().turn()
+    await cascading.job().count_all()
     assert not cascading.client.hexists(cascading.tree.key, "s-of-another-month:M1")
     cascading.check()
 
@@ -132,7 +132,7 @@ async def test_after_a_long_pause_all_is_built(cascading: SpendWorld) -> None:
 async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWorld) -> None:
     await prices(cascading)
     job = cascading.job()
-    await job.turn()
+    await job.count_all()
     start_ms = await cascading.pass_time(0) + 1
     (call,) = await cascading.call(start_ms, start_ms, 1)
     groups = tuple(call.group_path.split("/")[:-1])
@@ -141,7 +141,7 @@ async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWor
     for group in groups:
         cascading.client.hset(key, f"r{group}", pack_amount(10))
     await cascading.pass_time(1_000)
-    await job.turn()
+    await job.count_all()
     assert not cascading.client.hexists(key, f"p{call.idempotency_key}")
     amounts: Any = [cascading.client.hget(key, f"r{group}") for group in groups]
     assert [unpack_amount(one) for one in amounts] == [3] * len(groups)
@@ -162,8 +162,8 @@ async def test_a_bug_in_a_build_keeps_no_other_tree_from_being_counted(
 
     monkeypatch.setattr(counting, "spent_by_field", failing)
     job = cascading.job()
-    await job.turn()
-    await job.turn()
+    await job.count_all()
+    await job.count_all()
     assert cascading.client.hget(cascading.tree.key, "e")
     assert caplog.text.count("could not be read") == 1
 
@@ -179,9 +179,9 @@ async def test_without_redis_it_is_logged_once_and_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(cascading.hashes, "epochs", away)
-        await job.try_turn()
-        await job.try_turn()
-    await job.try_turn()
+        await job.try_count()
+        await job.try_count()
+    await job.try_count()
     assert caplog.text.count("is not counted") == 1
     assert "counted again" in caplog.text
 
@@ -189,7 +189,7 @@ async def test_without_redis_it_is_logged_once_and_goes_on(
 async def test_without_spend_limits_nothing_is_written(cascading: SpendWorld) -> None:
     await cascading.limit(cascading.paths[1][1].split("/")[-2], [])
     job = cascading.job()
-    await job.turn()
+    await job.count_all()
     async with cascading.store.read() as conn:
         assert await counted_ms(conn) == 0
         assert await counted_trees.trees_with_limits(conn, {}) == []
@@ -204,14 +204,14 @@ async def test_price_that_is_changed_for_time_that_is_counted_counts_it_anew(
     await prices(world)
     await world.call(world.now_ms - DAY_MS, world.now_ms - 5_000, 60)
     job = world.job()
-    await job.turn()
+    await job.count_all()
     world.check()
     before = world.spent()
     body = {"currency": "EUR", "input_per_million": "77", "output_per_million": "0.000000000001"}
     (price,) = {(one.slug, date_text(one.valid_from_ms)) for one in world.prices[-1:]}
     (await world.plane.put("/v1/gateway/prices", {"slug": price[0], "valid_from": price[1], **body})).ok()
     await world.read_prices()
-    await job.turn()
+    await job.count_all()
     world.check()
     assert world.spent() != before
 
@@ -219,9 +219,9 @@ async def test_price_that_is_changed_for_time_that_is_counted_counts_it_anew(
 async def test_groups_of_counted_events_are_noted(cascading: SpendWorld) -> None:
     noted: set[tuple[str, str]] = set()
     job = cascading.job(note=noted.update)
-    await job.turn()
+    await job.count_all()
     start_ms = await cascading.pass_time(0) + 1
     calls = await cascading.call(start_ms, start_ms + 5_000, 20)
     await cascading.pass_time(10_000)
-    await job.turn()
+    await job.count_all()
     assert noted == {(call.workspace_id, call.group_id) for call in calls}

@@ -12,7 +12,7 @@ from ulid import ULID
 from control.edges.sql.spend.machines import named_incarnations, put_machine
 from control.edges.sql.spend.tables import spend_machines
 from control.edges.sql.store import WriteTx, now_ms
-from control.resources.spend import counting
+from control.resources.spend import counting, machines
 from control.resources.spend.sweep import DEAD_AFTER_MS, MARKER_LASTS_MS, sweep_tree
 from policy.limits.kinds import Unit
 from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, pack_spent, spent_field, unpack_amount
@@ -60,7 +60,7 @@ async def sweep(world: SpendWorld, *, are_machines_known: bool = True) -> int:
 async def built(cascading: SpendWorld) -> SpendWorld:
     await set_prices(cascading.plane, prices_of(cascading.now_ms // 86_400_000 * 86_400_000 - 2 * 86_400_000))
     await cascading.read_prices()
-    await cascading.job().turn()
+    await cascading.job().count_all()
     return cascading
 
 
@@ -87,7 +87,7 @@ async def test_events_that_a_build_has_counted_end_their_reservations(built: Spe
     start_ms = await built.pass_time(0) + 1
     (counted,) = await built.call(start_ms, start_ms, 1)
     await built.pass_time(1_000)
-    await built.job().turn()
+    await built.job().count_all()
     (later,) = await built.call(start_ms + 500_000, start_ms + 500_000, 1)
     for call in (counted, later):
         reserve(built, call.idempotency_key, DEAD)
@@ -135,7 +135,7 @@ async def test_the_job_sweeps_all_trees_and_forgets_machines_that_are_silent_for
 ) -> None:
     await tell(built, "gone", DEAD)
     await tell(built, "here", LIVE)
-    old_ms = now_ms() - counting.MACHINE_SILENT_MS - 1
+    old_ms = now_ms() - machines.MACHINE_SILENT_MS - 1
     async with built.store.write() as tx:
         await tx.conn.execute(
             update(spend_machines).where(spend_machines.c.machine == "gone").values(reported_at_ms=old_ms)

@@ -462,9 +462,9 @@ def of_caller(caller: bytes, request: bytes = OURS) -> bytes:
 
 def test_head_of_another_caller_is_made_of_one_that_came_twice() -> None:
     heads = remembering(OURS)
-    found = recalled(heads, of_caller(b"tg_c-d"))
-    assert found is not None
-    head, body = found
+    request = recalled(heads, of_caller(b"tg_c-d"))
+    assert request is not None
+    head, body = request
     assert body == b"hi"
     assert (head.first["authorization"], head.values("authorization")) == ("Bearer tg_c-d", ("Bearer tg_c-d",))
     assert ("authorization", "Bearer tg_c-d") in head.fields
@@ -478,7 +478,7 @@ def test_head_of_another_caller_is_made_of_one_that_came_twice() -> None:
 def test_head_of_another_caller_repeats_from_its_second_coming() -> None:
     heads = remembering(OURS)
     coming = [recalled(heads, of_caller(b"tg_c-d")) for _ in range(3)]
-    first, second, third = (found[0] for found in coming if found is not None)
+    first, second, third = (request[0] for request in coming if request is not None)
     assert [first.repeats, second.repeats] == [False, True]
     assert third is second
 
