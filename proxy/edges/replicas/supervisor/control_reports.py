@@ -16,6 +16,7 @@ import aiohttp
 import orjson
 
 from runtime.backoff import pause_s
+from runtime.log_lines import START_S, OutageLog
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
 _MALFORMED = (400, 413, 422)
@@ -73,7 +74,7 @@ class ControlReports:
         self._url = control_url.rstrip("/") + topic.path
         self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
         self._session: aiohttp.ClientSession | None = None
-        self._away = False
+        self._outage = OutageLog(log, START_S)
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
         """Post a report. `what`: the path's last part. Raises `ReportNotTakenError` or `ReportRejectedError`."""
@@ -82,9 +83,7 @@ class ControlReports:
             raise ReportRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")
         if status != 200 and not (status == 404 and self._topic.is_new):
             raise self._not_taken(f"control answered {status} to {self._topic.path}{what}")
-        if self._away:
-            self._away = False
-            log.info("Control takes %s again.", self._topic.name)
+        self._outage.ends(f"Control takes {self._topic.name} again.")
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         """Ask for a deployment to be woken. Returns whether control has taken it on: it may be gone, or too many."""
@@ -110,11 +109,9 @@ class ControlReports:
             raise self._not_taken(f"{type(error).__name__} at {url}") from None
 
     def _not_taken(self, cause: str) -> ReportNotTakenError:
-        if not self._away:
-            self._away = True
-            log.warning(
-                "Control takes no %s (%s): %s. Calls go on. Retrying. Check control, TOLLGATE_CONTROL_URL and"
-                " TOLLGATE_INTERNAL_TOKEN.",
-                *(self._topic.name, cause, self._topic.consequence),
+        if not self._outage.cause:  # one line per outage, whatever the later causes
+            self._outage.begins(
+                f"Control takes no {self._topic.name} ({cause}): {self._topic.consequence}. Calls go on. Retrying."
+                " Check control, TOLLGATE_CONTROL_URL and TOLLGATE_INTERNAL_TOKEN."
             )
         return ReportNotTakenError(cause)
