@@ -215,6 +215,8 @@ class SpendCounting:
             spent = await spent_by_field(self._store, tree, through_ms)
             if await self._hashes.build(tree, epoch, through_ms, spent):
                 log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
+                # Reservations of events that are in these figures would count twice.
+                await sweep_tree(self._store, self._hashes, tree, are_machines_known=False)
         except (DatabaseUnavailableError, UsageUnavailableError):
             raise
         except Exception:

@@ -62,19 +62,15 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
         for key, reservation in reserves.reservations.items()
         if reservation is None and made_ms(key) < present_ms - MARKER_LASTS_MS
     ]
-    old = [
-        key
-        for key, reservation in reserves.reservations.items()
-        if reservation is not None and made_ms(key) < present_ms - DEAD_AFTER_MS
-    ]
-    for start in range(0, len(old), KEYS_AT_ONCE):
-        some = old[start : start + KEYS_AT_ONCE]
+    held = {key: one for key, one in reserves.reservations.items() if one is not None}
+    all_keys = [*held]
+    for start in range(0, len(all_keys), KEYS_AT_ONCE):
+        some = all_keys[start : start + KEYS_AT_ONCE]
         async with store.read() as conn:
             times = await times_of_events(conn, some)
         for key in some:
-            reservation = reserves.reservations[key]
-            assert reservation is not None
-            is_dead = living is not None and reservation.incarnation not in living
+            is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
+            is_dead = is_old and living is not None and held[key].incarnation not in living
             # An event that is committed and not counted yet ends its reservation itself.
             if times[key] <= reserves.counted_ms if key in times else is_dead:
                 keys.append(key)

@@ -7,9 +7,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy import delete, update
 
 from control.edges.sql.spend import counted_trees
 from control.edges.sql.spend.counted_trees import counted_ms
+from control.edges.sql.spend.tables import spend_progress
+from control.edges.sql.tables import events
 from control.errors import UsageUnavailableError
 from control.resources.spend import counting, tree_sums
 from policy.prices import DAY_MS, date_text
@@ -129,7 +132,8 @@ async def test_after_a_long_pause_all_is_built(cascading: SpendWorld) -> None:
     cascading.check()
 
 
-async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWorld) -> None:
+@pytest.mark.parametrize("how", ["counted", "built"])
+async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWorld, how: str) -> None:
     await prices(cascading)
     job = cascading.job()
     await job.count_all()
@@ -141,10 +145,13 @@ async def test_an_event_that_is_counted_ends_its_reservation(cascading: SpendWor
     for group in groups:
         cascading.client.hset(key, f"r{group}", pack_amount(10))
     await cascading.pass_time(1_000)
+    if how == "built":
+        cascading.client.hdel(key, "e")
     await job.count_all()
     assert not cascading.client.hexists(key, f"p{call.idempotency_key}")
     amounts: Any = [cascading.client.hget(key, f"r{group}") for group in groups]
-    assert [unpack_amount(one) for one in amounts] == [3] * len(groups)
+    rest = 3 if how == "counted" else 0  # a build repairs what groups have reserved
+    assert [unpack_amount(one) for one in amounts] == [rest] * len(groups)
 
 
 async def test_a_bug_in_a_build_keeps_no_other_tree_from_being_counted(
@@ -225,3 +232,28 @@ async def test_groups_of_counted_events_are_noted(cascading: SpendWorld) -> None
     await cascading.pass_time(10_000)
     await job.count_all()
     assert noted == {(call.workspace_id, call.group_id) for call in calls}
+
+
+@pytest.mark.parametrize("is_new_process", [False, True])
+async def test_database_that_was_set_back_has_its_trees_built_anew(
+    cascading: SpendWorld, is_new_process: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Events of the time after the backup come again with later timestamps."""
+    await prices(cascading)
+    job = cascading.job()
+    await job.count_all()
+    start_ms = await cascading.pass_time(0) + 1
+    lost = await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(10 * counting.SET_BACK_MS)
+    await job.count_all()
+    cascading.check()
+    async with cascading.store.write() as tx:
+        await tx.conn.execute(delete(events).where(events.c.timestamp_ms >= start_ms))
+        await tx.conn.execute(update(spend_progress).values(counted_ms=start_ms))
+    cascading.calls = [call for call in cascading.calls if call not in lost]
+    job = cascading.job() if is_new_process else job
+    await job.count_all()
+    cascading.check()
+    assert caplog.text.count("was set back") == 1
+    await job.count_all()
+    assert caplog.text.count("was set back") == 1
