@@ -491,3 +491,33 @@ def test_spend_of_a_group_is_printed(api: FakeApi) -> None:
     assert " ".join(head.split()) == columns
     assert row.split() == ["DAY", "12.3456", "0.50", "87.1544", "100.00", "EUR", "SOFT", "grp_1", figures["reset_at"]]
     assert json.loads(done("groups", "spend", "g1", "--json")) == answer
+
+
+def test_reconcile_compares_what_is_spent(api: FakeApi) -> None:
+    group = {
+        "id": "grp_1",
+        "metadata": {"external_entity_id": "customer"},
+        "hierarchy": {"limit_enforcement": "CASCADING"},
+        "effective_spend_limits": [{}],
+    }
+    item = {"unit": "DAY", "currency": "EUR", "spent": "1.50", "reset_at": "2026-12-01T00:00:00.000Z"}
+    api.answers["GET /v1/gateway/groups"] = page(group)
+    api.answers["GET /v1/gateway/groups/grp_1/spend"] = {"items": [item]}
+    api.answers["GET /v1/gateway/usage_report"] = page({"group_id": "grp_1", "cost": {"EUR": "1.5"}, "own": {}})
+    assert done("events", "reconcile", "--spend") == "1 groups compared\nno differences\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        ((), "give --journal, --invoice or both, or --spend"),
+        (("--journal", "."), "give --start and --end"),
+        (("--spend", "--start", "2026-11-01"), "--spend goes alone"),
+        (("--start", "yesterday"), "is no ISO 8601 time"),
+    ],
+)
+def test_reconcile_says_which_flags_go_together(api: FakeApi, flags: tuple[str, ...], remedy: str) -> None:
+    result = run("events", "reconcile", *flags)
+    assert result.exit_code == 2
+    assert remedy in result.output.replace("\n", " ")
+    assert not api.requests
