@@ -1,5 +1,5 @@
 -- The counters of one hash: their packing, and the rolling log whose entries are merged per granule.
--- This text comes before take.lua, settle.lua and control's start.lua; script_constants.py comes before this text.
+-- This text comes before take.lua, settle.lua and control's start.lua; script_constants.py and month.lua come before it.
 -- The reference in Python: policy/limits/windows.py, policy/limits/counter_hash.py.
 -- See docs/reference/limits.md#counter-layout and docs/reference/limits.md#rolling-windows.
 --
@@ -20,7 +20,7 @@
 -- first five logs.
 -- Redis hashes every byte of every string that Lua sees, so cost depends on few calls and short strings.
 
-local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
+local key, pack, unpack_ = KEYS[1], struct.pack, struct.unpack
 local DAY = 86400000
 local ENTRY, ENTRY_BYTES = '<I6I2I7', 15
 local TAKES, TAKE_BYTES = '<I6I6I6I3', 15  -- revoked through; then per take: time, number, admitted
@@ -130,16 +130,6 @@ local function charge(g, h, i, count, granule, now)
     h[i + 4], h[i + 5] = 0, count
   end
   h[i + 1], h[i + 3] = h[i + 1] + count, now
-end
-
--- The month of a UTC day, counted from March of the year 0: a year of the calendar begins there after its leap day.
-local function month_of(utc_day)
-  local since = utc_day + 719468
-  local era = floor(since / 146097)
-  local rest = since - era * 146097
-  local year = floor((rest - floor(rest / 1460) + floor(rest / 36524) - floor(rest / 146096)) / 365)
-  local day_of_year = rest - 365 * year - floor(year / 4) + floor(year / 100)
-  return 12 * (400 * era + year) + floor((5 * day_of_year + 2) / 153)
 end
 
 -- The number of the calendar window of a usage limit's kind that has this day.

@@ -1,5 +1,5 @@
 -- What a tree spends: exact amounts in limbs, reservations and what they hold of each group, names of windows.
--- This text comes before the spend scripts of proxy and control; script_constants.py comes before this text.
+-- This text comes before the spend scripts of proxy and control; script_constants.py and month.lua come before it.
 -- The layout and the reference in Python: policy/spend/spend_hash.py, policy/spend/spend_book.py.
 -- See docs/reference/money.md#how-spend-is-counted.
 --
@@ -7,7 +7,7 @@
 -- number holds. An amount is two limbs (whole, picos), what is spent three. Where a function takes or returns amounts,
 -- it takes or returns their limbs.
 
-local key, floor, pack, unpack_ = KEYS[1], math.floor, struct.pack, struct.unpack
+local key, pack, unpack_ = KEYS[1], struct.pack, struct.unpack
 
 -- An absent field (false) is 0.
 local function read_amount(packed)
@@ -48,16 +48,6 @@ end
 -- Whether an amount is at least another one. What is spent has come to an amount if its first two limbs have.
 local function is_at_least(whole, picos, other_whole, other_picos)
   return whole > other_whole or whole == other_whole and picos >= other_picos
-end
-
--- The month of a UTC day, counted from March of the year 0: a year of the calendar begins there after its leap day.
-local function month_of(utc_day)
-  local since = utc_day + 719468
-  local era = floor(since / 146097)
-  local rest = since - era * 146097
-  local year = floor((rest - floor(rest / 1460) + floor(rest / 36524) - floor(rest / 146096)) / 365)
-  local day_of_year = rest - 365 * year - floor(year / 4) + floor(year / 100)
-  return 12 * (400 * era + year) + floor((5 * day_of_year + 2) / 153)
 end
 
 -- The names of the DAY and of the MONTH that have this time (ms): spent_field() is 's' .. group .. ':' .. name.

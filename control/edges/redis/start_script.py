@@ -9,7 +9,8 @@ from policy.limits.script_constants import kind_constants
 
 def start_text() -> str:
     """The script, with the counters' Lua before it."""
-    return kind_constants() + _lua("policy.limits", "log.lua") + _lua("control.edges.redis", "start.lua")
+    counters = _lua("policy.limits", "month.lua") + _lua("policy.limits", "log.lua")
+    return kind_constants() + counters + _lua("control.edges.redis", "start.lua")
 
 
 def start_arguments(start: BucketStart) -> list[bytes]:

@@ -49,7 +49,7 @@ class Scripts:
 
     @classmethod
     def load(cls, clock: str = CLOCK) -> "Scripts":
-        counters = kind_constants() + lua_text("policy.limits", "log.lua")
+        counters = kind_constants() + lua_text("policy.limits", "month.lua") + lua_text("policy.limits", "log.lua")
         return cls(
             Script.load("take.lua", counters, clock),
             Script.load("settle.lua", counters, clock),

@@ -24,7 +24,10 @@ from policy.spend.spend_hash import (
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 _KEY = "tg:{g|group}"
-_MONEY = resources.files("policy.spend").joinpath("money.lua").read_text("utf-8")
+_MONEY = "".join(
+    resources.files(package).joinpath(name).read_text("utf-8")
+    for package, name in (("policy.limits", "month.lua"), ("policy.spend", "money.lua"))
+)
 
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)

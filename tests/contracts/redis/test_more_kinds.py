@@ -147,7 +147,9 @@ async def test_a_threshold_of_zero_refuses_every_call_for_a_minute(world: World,
 @pytest.mark.parametrize("binary", REDIS_BINARIES)
 def test_scripts_know_the_same_months_as_the_reference(binary: str) -> None:
     days = range(0, 60_000, 13)
-    text = kind_constants() + resources.files("policy.limits").joinpath("log.lua").read_text("utf-8")
+    text = kind_constants() + "".join(
+        resources.files("policy.limits").joinpath(f"{name}.lua").read_text("utf-8") for name in ("month", "log")
+    )
     body = "local found = {} for at = 1, #ARGV do found[at] = month_of(tonumber(ARGV[at])) end return found"
     with private_redis(binary=binary) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
         months = [

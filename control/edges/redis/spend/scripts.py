@@ -19,7 +19,7 @@ EVENTS_AT_ONCE = 200
 
 def script(name: str) -> RedisScript:
     """One of the scripts in this folder, with the Lua of money before it."""
-    texts = (_lua("policy.spend", "money"), _lua("control.edges.redis.spend", name))
+    texts = (_lua("policy.limits", "month"), _lua("policy.spend", "money"), _lua("control.edges.redis.spend", name))
     return RedisScript(spend_constants() + "".join(texts))
 
 

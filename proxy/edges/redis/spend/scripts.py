@@ -38,7 +38,7 @@ class SpendScripts:
     @classmethod
     def load(cls, clock: str = CLOCK) -> "SpendScripts":
         """Read them. `clock`: what reads the time; tests replace it."""
-        money = spend_constants() + lua_text("policy.spend", "money.lua")
+        money = spend_constants() + lua_text("policy.limits", "month.lua") + lua_text("policy.spend", "money.lua")
         return cls(
             Script.load("spend/take.lua", money, clock),
             Script.load("spend/end.lua", f"{money}local GIVEN_UP = '{_GIVEN_UP}'\n", clock),
