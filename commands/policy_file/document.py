@@ -24,7 +24,7 @@ from policy.spend.limits import (
     SpendEnforcement,
     SpendLimit,
     check_spend_limits,
-    spend_limits_from_wire,
+    spend_limit_from_wire,
 )
 
 _Placed = tuple[Place, Group]
@@ -103,7 +103,7 @@ def slug_limits(entry: dict[str, Any]) -> SlugLimits:
 def spend_limits(items: Sequence[dict[str, Any]]) -> tuple[SpendLimit, ...]:
     """The spend limits of a group, as files and the API write them, DAY before MONTH."""
     soft = {"enforcement": SpendEnforcement.SOFT.value}
-    limits = spend_limits_from_wire([{**soft, **item, "amount": str(item["amount"])} for item in items])
+    limits = [spend_limit_from_wire({**soft, **item, "amount": str(item["amount"])}) for item in items]
     return tuple(sorted(limits, key=lambda limit: USAGE_UNITS.index(limit.unit)))
 
 

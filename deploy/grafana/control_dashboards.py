@@ -33,6 +33,12 @@ CONTROL = Dashboard(
                     ("max(tollgate_event_clock_behind_seconds)", "behind"),
                 ),
                 panel(
+                    "Counting what groups spend",
+                    "s",
+                    "How far it is behind, the holdback with it. 0 without spend limits.",
+                    ("min(tollgate_spend_counting_lag_seconds)", "behind"),
+                ),
+                panel(
                     "Processes",
                     "short",
                     "1: can be scraped.",

@@ -95,12 +95,13 @@ def spend_limits_from_wire(body: Sequence[Wire]) -> tuple[SpendLimit, ...]:
 
     Raises ValueError, KeyError, TypeError or AttributeError for what this version does not know.
     """
-    limits = tuple([_spend_limit_from_wire(wire) for wire in body])
+    limits = tuple([spend_limit_from_wire(wire) for wire in body])
     check_spend_limits(limits)
     return limits
 
 
-def _spend_limit_from_wire(wire: Wire) -> SpendLimit:
+def spend_limit_from_wire(wire: Wire) -> SpendLimit:
+    """One of them. Raises the same, but for rules that bind several."""
     if unknown := wire.keys() - SPEND_MEMBERS:
         raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
     return SpendLimit(

@@ -21,8 +21,8 @@ from policy.spend.limits import (
     MAX_SPEND_LIMITS,
     SpendEnforcement,
     SpendLimit,
+    spend_limit_from_wire,
     spend_limit_to_wire,
-    spend_limits_from_wire,
 )
 
 _SOFT = SpendEnforcement.SOFT.value
@@ -96,8 +96,8 @@ class GroupSpendResponseV1(ResponseV1):
 
 def spend_limits_of(limits: Sequence[SpendLimitRequestV1]) -> tuple[SpendLimit, ...]:
     """The spend limits of a request."""
-    return spend_limits_from_wire(
-        [{**limit.model_dump(), "enforcement": limit.enforcement or _SOFT} for limit in limits]
+    return tuple(
+        [spend_limit_from_wire({**one.model_dump(), "enforcement": one.enforcement or _SOFT}) for one in limits]
     )
 
 
