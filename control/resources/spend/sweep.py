@@ -62,15 +62,15 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
         for key, reservation in reserves.reservations.items()
         if reservation is None and made_ms(key) < present_ms - MARKER_LASTS_MS
     ]
-    held = {key: one for key, one in reserves.reservations.items() if one is not None}
-    all_keys = [*held]
+    reservations = {key: one for key, one in reserves.reservations.items() if one is not None}
+    all_keys = [*reservations]
     for start in range(0, len(all_keys), KEYS_AT_ONCE):
         some = all_keys[start : start + KEYS_AT_ONCE]
         async with store.read() as conn:
             times = await times_of_events(conn, some)
         for key in some:
             is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
-            is_dead = is_old and living is not None and held[key].incarnation not in living
+            is_dead = is_old and living is not None and reservations[key].incarnation not in living
             # An event that is committed and not counted yet ends its reservation itself.
             if times[key] <= reserves.counted_ms if key in times else is_dead:
                 keys.append(key)

@@ -243,14 +243,14 @@ async def test_database_that_was_set_back_has_its_trees_built_anew(
     job = cascading.job()
     await job.count_all()
     start_ms = await cascading.pass_time(0) + 1
-    lost = await cascading.call(start_ms, start_ms + 5_000, 20)
+    later_calls = await cascading.call(start_ms, start_ms + 5_000, 20)
     await cascading.pass_time(10 * counting.SET_BACK_MS)
     await job.count_all()
     cascading.check()
     async with cascading.store.write() as tx:
         await tx.conn.execute(delete(events).where(events.c.timestamp_ms >= start_ms))
         await tx.conn.execute(update(spend_progress).values(counted_ms=start_ms))
-    cascading.calls = [call for call in cascading.calls if call not in lost]
+    cascading.calls = [call for call in cascading.calls if call not in later_calls]
     job = cascading.job() if is_new_process else job
     await job.count_all()
     cascading.check()
