@@ -98,6 +98,17 @@ class TreeCount(NamedTuple):
     events: Sequence[SpentEvent]
 
 
+class TreeBuild(NamedTuple):
+    """All that a tree has spent through `through_ms`: units (10^-22) by field, those that are not 0.
+
+    `counted_keys`: the events in these figures that may have reservations.
+    """
+
+    through_ms: int
+    spent: Mapping[str, int]
+    counted_keys: Sequence[str] = ()
+
+
 class TreeReserves(NamedTuple):
     """The content of a tree's hash besides what is spent, all of one moment.
 

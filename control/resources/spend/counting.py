@@ -23,11 +23,11 @@ from control.edges.sql.spend.counted_trees import (
 from control.edges.sql.store import Connection, Store, UncancelledWork, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.records.events import EventWindow
-from control.records.spend import SpendTree, TreeCount
+from control.records.spend import SpendTree, TreeBuild, TreeCount
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
 from control.resources.spend.machines import forget_silent_machines
-from control.resources.spend.sweep import sweep_tree
+from control.resources.spend.sweep import counted_keys, sweep_tree
 from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import spent_by_field
 from runtime.log_lines import OutageLog, cause_of
@@ -213,10 +213,10 @@ class SpendCounting:
         """Build a tree. A bug must not keep the others from being counted."""
         try:
             spent = await spent_by_field(self._store, tree, through_ms)
-            if await self._hashes.build(tree, epoch, through_ms, spent):
+            reserves = await self._hashes.reserves(tree)
+            keys = await counted_keys(self._store, [*reserves.reservations], through_ms)
+            if await self._hashes.build(tree, epoch, TreeBuild(through_ms, spent, keys)):
                 log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
-                # Reservations of events that are in these figures would count twice.
-                await sweep_tree(self._store, self._hashes, tree, are_machines_known=False)
         except (DatabaseUnavailableError, UsageUnavailableError):
             raise
         except Exception:

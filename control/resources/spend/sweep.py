@@ -7,7 +7,7 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from ulid import ULID
 
@@ -75,6 +75,16 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
             if times[key] <= reserves.counted_ms if key in times else is_dead:
                 keys.append(key)
     return keys
+
+
+async def counted_keys(store: Store, keys: Sequence[str], through_ms: int) -> list[str]:
+    """The keys of those of these events that are committed with a timestamp up to this time."""
+    counted: list[str] = []
+    for start in range(0, len(keys), KEYS_AT_ONCE):
+        async with store.read() as conn:
+            times = await times_of_events(conn, keys[start : start + KEYS_AT_ONCE])
+        counted += [key for key, at_ms in times.items() if at_ms <= through_ms]
+    return counted
 
 
 def made_ms(event_key: str) -> int:

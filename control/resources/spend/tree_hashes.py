@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from control.records.spend import SpendTree, TreeCount, TreeReserves
+from control.records.spend import SpendTree, TreeBuild, TreeCount, TreeReserves
 
 
 class TreeHashes(Protocol):
@@ -19,8 +19,8 @@ class TreeHashes(Protocol):
         """Count these events, each once, however often this is done. Returns the roots of trees that must be built."""
         ...
 
-    async def build(self, tree: SpendTree, epoch: str, through_ms: int, spent: Mapping[str, int]) -> bool:
-        """Set what the groups have spent through this time: units by field. False if as much was counted meanwhile."""
+    async def build(self, tree: SpendTree, epoch: str, build: TreeBuild) -> bool:
+        """Set what the groups have spent. False if as much was counted meanwhile."""
         ...
 
     async def latest_counted_ms(self, trees: Sequence[SpendTree]) -> int:

@@ -13,7 +13,7 @@ from control.edges.redis.client import connect
 from control.edges.redis.spend.scripts import EVENTS_AT_ONCE, parts_of
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.errors import SpendNotCountedError, UsageUnavailableError
-from control.records.spend import SpendTree, SpentEvent, TreeCount
+from control.records.spend import SpendTree, SpentEvent, TreeBuild, TreeCount
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.effective import SpendBound
@@ -71,7 +71,7 @@ async def test_trees_are_built_and_count_each_event_once(redises: Redises) -> No
     counts = [TreeCount(tree, AT_MS - 10, AT_MS + 10, [event(1)] if tree == TREE else []) for tree in TREES]
     assert await hashes.count(counts, epochs) == {tree.root_id for tree in TREES}, "nothing counts there"
     for tree in TREES:
-        assert await hashes.build(tree, epochs[tree.root_id], AT_MS - 10, {})
+        assert await hashes.build(tree, epochs[tree.root_id], TreeBuild(AT_MS - 10, {}))
     for _ in range(2):
         assert await hashes.count(counts, epochs) == set()
     assert [spent(admin, group, unit) for group in ("grp_child", TREE.root_id) for unit in (Unit.DAY, Unit.MONTH)] == [
@@ -83,7 +83,7 @@ async def test_amounts_are_exact_beyond_the_numbers_of_lua(redises: Redises) -> 
     hashes, admin = redises
     epochs = await hashes.epochs([TREE])
     field = spent_field("grp_child", Unit.DAY, AT_MS)
-    assert await hashes.build(TREE, epochs[TREE.root_id], AT_MS - 10, {field: LARGE})
+    assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 10, {field: LARGE}))
     events = [event(n, units=LARGE + n) for n in range(3 * EVENTS_AT_ONCE)]
     assert await hashes.count([count_of(*events)], epochs) == set()
     total = sum(one.units for one in events)
@@ -96,10 +96,12 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
     reservation = pack_reservation(Reserved(5, "a" * 16, (TREE.root_id,)))
     admin.hset(TREE.key, mapping={"sgone:D1": b"", "pkey": reservation, f"r{TREE.root_id}": pack_amount(5)})
-    assert await hashes.build(TREE, epoch, AT_MS, {spent_field("grp_child", Unit.DAY, AT_MS): 7})
-    assert not await hashes.build(TREE, epoch, AT_MS, {}), "as much is counted"
-    assert not await hashes.build(TREE, epoch, AT_MS - 1, {})
-    assert await hashes.build(TREE, "another-run EUR", AT_MS - 1, {spent_field("grp_child", Unit.DAY, AT_MS): 8})
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {spent_field("grp_child", Unit.DAY, AT_MS): 7}))
+    assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS, {})), "as much is counted"
+    assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS - 1, {}))
+    assert await hashes.build(
+        TREE, "another-run EUR", TreeBuild(AT_MS - 1, {spent_field("grp_child", Unit.DAY, AT_MS): 8})
+    )
     assert spent(admin, "grp_child") == 8
     assert admin.hget(TREE.key, "pkey") == reservation
     assert not admin.hexists(TREE.key, "sgone:D1")
@@ -109,7 +111,7 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
 async def test_missed_events_and_another_currency_must_be_built(redises: Redises) -> None:
     hashes, _ = redises
     epochs = await hashes.epochs([TREE])
-    assert await hashes.build(TREE, epochs[TREE.root_id], AT_MS - 20, {})
+    assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 20, {}))
     assert await hashes.count([count_of(event(1))], epochs) == {TREE.root_id}
     dollars = await hashes.epochs([TREE._replace(currency="USD")])
     assert await hashes.count([count_of(event(1), after_ms=AT_MS - 20)], dollars) == {TREE.root_id}
@@ -119,7 +121,7 @@ async def test_missed_events_and_another_currency_must_be_built(redises: Redises
 async def test_a_reservation_ends_once(redises: Redises) -> None:
     hashes, admin = redises
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
-    await hashes.build(TREE, epoch, AT_MS, {})
+    await hashes.build(TREE, epoch, TreeBuild(AT_MS, {}))
     groups = ("grp_child", TREE.root_id)
     admin.hset(TREE.key, "pkey1", pack_reservation(Reserved(10**12 + 3, "a" * 16, groups)))
     admin.hset(TREE.key, "pkey2", b"")
@@ -145,7 +147,7 @@ async def test_what_is_spent_and_reserved_is_read_at_the_later_of_both_clocks(re
     later_ms = 40_000 * DAY_MS
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
     fields = {spent_field(TREE.root_id, unit, later_ms): 15 * 10**21 for unit in (Unit.DAY, Unit.MONTH)}
-    await hashes.build(TREE, epoch, later_ms, fields)
+    await hashes.build(TREE, epoch, TreeBuild(later_ms, fields))
     admin.hset(TREE.key, f"r{TREE.root_id}", pack_amount(25 * 10**10))
     reading = await hashes.spend_of(bounds, TREE.key)
     assert reading.at_ms == later_ms
@@ -163,7 +165,7 @@ async def test_all_needs_no_command_that_is_not_documented() -> None:
         async with aclosing(connect(f"unix://tollgate:PASSWORD@{server.socket_path}")) as connected:
             hashes = SpendHashes(connected)
             epochs = await hashes.epochs([TREE])
-            await hashes.build(TREE, epochs[TREE.root_id], AT_MS - 10, {})
+            await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 10, {}))
             assert await hashes.count([count_of(event(1))], epochs) == set()
             assert await hashes.repair(TREE, (await hashes.reserves(TREE)).stamp, {TREE.root_id: 5})
             assert await hashes.release(TREE, ["key"]) == 0

@@ -1,12 +1,14 @@
--- Build: what groups have spent becomes what was read from the database. Reservations stay.
--- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures, then per figure: the name of
--- its field, what is spent (three limbs).
+-- Build: what groups have spent becomes what was read from the database. Reservations stay, but for those of events that
+-- are in these figures.
+-- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures | their number, then per figure:
+-- the name of its field, what is spent (three limbs); then the names of the reservations that end.
 -- Reply: 1; 0 if as much or more is counted already.
 
 local state = redis.call('HMGET', key, 'e', 'c')
 if state[1] == ARGV[1] and state[2] and tonumber(state[2]) >= tonumber(ARGV[2]) then return 0 end
 local is_kept = {}
-for at = 3, #ARGV, 2 do
+local figures_end = 3 + 2 * ARGV[3]
+for at = 4, figures_end, 2 do
   is_kept[ARGV[at]] = true
   fields[#fields + 1] = ARGV[at]
   fields[#fields + 1] = ARGV[at + 1]
@@ -14,6 +16,10 @@ end
 local present = redis.call('HGETALL', key)
 for at = 1, #present, 2 do
   if present[at]:sub(1, 1) == 's' and not is_kept[present[at]] then deleted[#deleted + 1] = present[at] end
+end
+for at = figures_end + 1, #ARGV do
+  local reservation = redis.call('HGET', key, ARGV[at])
+  if reservation then release(ARGV[at], reservation) end
 end
 for at, value in ipairs({'e', ARGV[1], 'c', ARGV[2]}) do fields[#fields + 1] = value end
 save()

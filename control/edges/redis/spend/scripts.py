@@ -8,9 +8,9 @@ from importlib import resources
 from itertools import groupby
 from operator import attrgetter
 
-from control.records.spend import SpentEvent, TreeCount
+from control.records.spend import SpentEvent, TreeBuild, TreeCount
 from policy.spend.script_constants import spend_constants
-from policy.spend.spend_hash import pack_amount, pack_spent
+from policy.spend.spend_hash import RESERVATION_PREFIX, pack_amount, pack_spent
 from runtime.redis.script import Argument, RedisScript
 
 EVENTS_AT_ONCE = 200
@@ -50,12 +50,11 @@ def count_arguments(epoch: str, count: TreeCount) -> list[Argument]:
     return arguments
 
 
-def build_arguments(epoch: str, through_ms: int, spent: Mapping[str, int]) -> list[Argument]:
-    """`spent`: units by field."""
-    arguments: list[Argument] = [epoch, through_ms]
-    for field, units in spent.items():
+def build_arguments(epoch: str, build: TreeBuild) -> list[Argument]:
+    arguments: list[Argument] = [epoch, build.through_ms, len(build.spent)]
+    for field, units in build.spent.items():
         arguments += (field, pack_spent(units))
-    return arguments
+    return [*arguments, *(f"{RESERVATION_PREFIX}{key}" for key in build.counted_keys)]
 
 
 def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -> list[Argument]:

@@ -24,7 +24,7 @@ from control.edges.redis.spend.scripts import (
     script,
 )
 from control.errors import SpendNotCountedError, UsageUnavailableError
-from control.records.spend import SpendReading, SpendTree, SpendUse, TreeCount, TreeReserves
+from control.records.spend import SpendReading, SpendTree, SpendUse, TreeBuild, TreeCount, TreeReserves
 from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
     COUNTED_FIELD,
@@ -76,12 +76,9 @@ class SpendHashes:
             to_build |= {part.tree.root_id for part, reply in zip(some, replies, strict=True) if reply < 0}
         return to_build
 
-    async def build(self, tree: SpendTree, epoch: str, through_ms: int, spent: Mapping[str, int]) -> bool:
-        """Set what the tree's groups have spent through this time: units (10^-22) by field, all that are not 0.
-
-        False if as much or more was counted meanwhile.
-        """
-        arguments = build_arguments(epoch, through_ms, spent)
+    async def build(self, tree: SpendTree, epoch: str, build: TreeBuild) -> bool:
+        """Set what the tree's groups have spent. False if as much or more was counted meanwhile."""
+        arguments = build_arguments(epoch, build)
         async with _redis_errors(_BUILD_DEADLINE_S):
             return bool(await self._build.run(self._redis, [tree.key], *arguments))
 
