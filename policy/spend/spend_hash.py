@@ -40,7 +40,6 @@ MAX_PICOS = LIMB * LIMB
 _SPENT = struct.Struct("<QQQ")
 _AMOUNT = struct.Struct("<QQ")
 AMOUNT_BYTES = _AMOUNT.size
-SPENT_BYTES = _SPENT.size
 
 
 def spend_key(root_group: str) -> str:
@@ -70,7 +69,7 @@ def picos_of(units: int) -> int:
     return min(-(-units // UNITS_PER_PICO), MAX_PICOS)
 
 
-def units_of(picos: int) -> int:
+def units_of_picos(picos: int) -> int:
     """The units (10^-22) in a reservation."""
     return picos * UNITS_PER_PICO
 
@@ -93,7 +92,7 @@ def unpack_amount(packed: bytes) -> int:
 
 def amount_of_picos(picos: int) -> Decimal:
     """The amount of money of a reservation, exactly."""
-    return amount_of(picos * UNITS_PER_PICO)
+    return amount_of(units_of_picos(picos))
 
 
 def pack_spent(units: int) -> bytes:

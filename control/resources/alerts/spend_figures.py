@@ -23,11 +23,7 @@ class _WatchedLimit(NamedTuple):
 
     @property
     def name(self) -> LimitName:
-        return spend_limit_name(self.bound)
-
-
-def spend_limit_name(bound: SpendBound) -> LimitName:
-    return LimitName(SPEND, "", "", bound.limit.unit.value)
+        return LimitName(SPEND, "", "", self.bound.limit.unit.value)
 
 
 async def spend_figures(
@@ -61,9 +57,9 @@ def _plan(group: WatchedGroup) -> SpendPlan | None:
 def _limits_of(group: WatchedGroup, plan: SpendPlan | None, refused: Collection[LimitName]) -> Iterator[_WatchedLimit]:
     percents = {record.group.id: record.alert_percents for record in group.path}
     for bound in () if plan is None else plan.bounds:
-        own = percents[bound.source_group]
-        if bound.counting_group == group.id and (own or spend_limit_name(bound) in refused):
-            yield _WatchedLimit(bound, own)
+        limit = _WatchedLimit(bound, percents[bound.source_group])
+        if bound.counting_group == group.id and (limit.percents or limit.name in refused):
+            yield limit
 
 
 def _figures(limit: _WatchedLimit, spent: int, at_ms: int) -> LimitFigures:

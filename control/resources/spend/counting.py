@@ -48,7 +48,7 @@ IDLE_TURNS = 10
 IDLE_MS = 20_000
 """The longest time by which such a tree may be behind what is recorded."""
 SET_BACK_MS = 120_000
-"""The time by which more can be counted than is recorded, and longer."""
+"""The lead of what is counted over what is recorded that only a restored database has: a crash leaves half of it."""
 BUILDS_S = 2.0
 """The time after which a turn begins no further tree to build: those that are built are to be counted."""
 PRICES_READ_S = 5.0

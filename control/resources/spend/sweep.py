@@ -63,28 +63,28 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
         if reservation is None and made_ms(key) < present_ms - MARKER_LASTS_MS
     ]
     reservations = {key: one for key, one in reserves.reservations.items() if one is not None}
-    all_keys = [*reservations]
-    for start in range(0, len(all_keys), KEYS_AT_ONCE):
-        some = all_keys[start : start + KEYS_AT_ONCE]
-        async with store.read() as conn:
-            times = await times_of_events(conn, some)
-        for key in some:
-            is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
-            is_dead = is_old and living is not None and reservations[key].incarnation not in living
-            # An event that is committed and not counted yet ends its reservation itself.
-            if times[key] <= reserves.counted_ms if key in times else is_dead:
-                keys.append(key)
+    times = await _event_times(store, [*reservations])
+    for key, reservation in reservations.items():
+        is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
+        is_dead = is_old and living is not None and reservation.incarnation not in living
+        # An event that is committed and not counted yet ends its reservation itself.
+        if times[key] <= reserves.counted_ms if key in times else is_dead:
+            keys.append(key)
     return keys
 
 
 async def counted_keys(store: Store, keys: Sequence[str], through_ms: int) -> list[str]:
     """The keys of those of these events that are committed with a timestamp up to this time."""
-    counted: list[str] = []
+    return [key for key, at_ms in (await _event_times(store, keys)).items() if at_ms <= through_ms]
+
+
+async def _event_times(store: Store, keys: Sequence[str]) -> Mapping[str, int]:
+    """The timestamps of those of these events that are committed, by key."""
+    times: dict[str, int] = {}
     for start in range(0, len(keys), KEYS_AT_ONCE):
         async with store.read() as conn:
-            times = await times_of_events(conn, keys[start : start + KEYS_AT_ONCE])
-        counted += [key for key, at_ms in times.items() if at_ms <= through_ms]
-    return counted
+            times |= await times_of_events(conn, keys[start : start + KEYS_AT_ONCE])
+    return times
 
 
 def made_ms(event_key: str) -> int:

@@ -8,7 +8,7 @@ See docs/reference/money.md#spend-limits.
 
 from typing import Any, NamedTuple, Protocol
 
-from policy.spend.spend_hash import picos_of, units_of
+from policy.spend.spend_hash import picos_of, units_of_picos
 from proxy.accounting.call_bound import COMPLETIONS_PATH, TOOLS_TOKENS, WITHOUT_OUTPUT, most_input
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
 from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, is_reference, most_tool_calls
@@ -76,7 +76,7 @@ class CostBound(NamedTuple):
         """The largest cap with which the call costs at most so many 10^-12; the least one if there is none."""
         if not self.per_cap_token:
             return self.cap
-        cap = (units_of(picos) - self.fixed) // self.per_cap_token
+        cap = (units_of_picos(picos) - self.fixed) // self.per_cap_token
         return max(self.least_cap, min(cap, self.cap))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policy.billing import Details, Tokens
 from policy.prices import DAY_MS, LongContext, Price, TokenPrices, cost_figures
 from policy.snapshot import PriceRow
-from policy.spend.spend_hash import picos_of, units_of
+from policy.spend.spend_hash import picos_of, units_of_picos
 from proxy.accounting import call_bound
 from proxy.accounting.call_bound import TOOLS_TOKENS, most_input
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, LEAST_CAP, CostBound, Unbounded, cost_bound
@@ -207,7 +207,7 @@ def test_output_without_a_price_needs_no_lower_cap() -> None:
 
 
 def test_reservation_in_units_covers_what_it_was_made_for() -> None:
-    assert [units_of(picos_of(units)) for units in (0, 1, 10**10, 10**10 + 1)] == [0, 10**10, 10**10, 2 * 10**10]
+    assert [units_of_picos(picos_of(units)) for units in (0, 1, 10**10, 10**10 + 1)] == [0, 10**10, 10**10, 2 * 10**10]
 
 
 def test_amounts_are_rounded_up_to_the_unit_of_reservations() -> None:
