@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from runtime.redis.slot_map import ONLY
 from runtime.redis.slots import Place
@@ -79,12 +81,18 @@ class NodeClients:
         """Close all, `but` those named. A command that is under way there fails."""
         for host in [host for host in self._clients if host not in but]:
             self._old_clients.append((time.monotonic(), self._clients.pop(host)))
-            await self._old_clients[-1][1].aclose()
+            await _close(self._old_clients[-1][1])
         now = time.monotonic()
         over = [client for closed_at, client in self._old_clients if not but or now - closed_at > _CONNECTING_S]
         self._old_clients = [(closed_at, client) for closed_at, client in self._old_clients if client not in over]
         for client in over:
-            await client.aclose()
+            await _close(client)
+
+
+async def _close(client: Redis) -> None:
+    """Close a client's connections. One that a stalled server or machine holds up closes itself when that goes on."""
+    with suppress(RedisTimeoutError):
+        await client.aclose()
 
 
 async def ask(redis: Redis, *words: str) -> Any:

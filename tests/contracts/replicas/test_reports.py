@@ -88,7 +88,7 @@ async def control() -> AsyncIterator[Control]:
 
 @pytest.fixture
 async def reports(control: Control) -> AsyncIterator[ControlReports]:
-    reports = ControlReports(control.url, TOKEN)
+    reports = ControlReports(control.url, TOKEN, silent_s=0)
     yield reports
     await reports.close()
 
@@ -298,13 +298,28 @@ async def test_any_answer_but_200_means_that_it_was_not_taken(
 
 async def test_control_that_cannot_be_reached_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     port = own_port()
-    reports = ControlReports(f"http://127.0.0.1:{port}", TOKEN)
+    reports = ControlReports(f"http://127.0.0.1:{port}", TOKEN, silent_s=0)
     for _ in range(3):
         with pytest.raises(ReportNotTakenError):
             await reports.post("loads", {})
         assert not await reports.wake("m", "d")
     await reports.close()
     assert len(caplog.records) == 1
+
+
+async def test_control_that_starts_later_is_not_logged(control: Control, caplog: pytest.LogCaptureFixture) -> None:
+    reports = ControlReports(control.url, TOKEN)
+    control.status = 503
+    with pytest.raises(ReportNotTakenError):
+        await reports.post("loads", {})
+    control.status = 200
+    await reports.post("loads", {})
+    assert caplog.records == []
+    control.status = 503
+    with pytest.raises(ReportNotTakenError):
+        await reports.post("loads", {})
+    await reports.close()
+    assert len(caplog.records) == 1, "it has been there, so it is away"
 
 
 async def test_wake_is_taken_on_when_control_says_so(

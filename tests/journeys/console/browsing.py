@@ -29,6 +29,7 @@ COOKIE = "tollgate_console"
 WIDE = 1440
 NARROW = 400
 _HEIGHT = 900
+expect.set_options(timeout=30_000)  # as long as Playwright waits for all else: the machine may be busy
 _ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync"),

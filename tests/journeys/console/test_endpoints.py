@@ -17,7 +17,7 @@ async def test_endpoint_is_created_after_a_test_call_that_leaves_nothing(page: P
     await page.get_by_label("Model", exact=True).select_option(stage.name)
     await page.get_by_label("Model name sent upstream").fill("upstream-name")
     await page.get_by_role("button", name="Test the target").click()
-    await expect(page.get_by_text("Status 200")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_text("Status 200")).to_be_visible()
     await expect(page.get_by_label("First lines of the answer")).to_contain_text("Hello there!")
     assert await _left(stage) == []
     await assert_accessible(page)
@@ -37,7 +37,7 @@ async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: P
 
     await page.get_by_label("Model", exact=True).select_option(broken)
     await page.get_by_role("button", name="Test the target").click()
-    await expect(page.get_by_text("The test call failed.")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_text("The test call failed.")).to_be_visible()
     assert await _left(stage) == []
     await page.get_by_role("button", name="Save the target").click()
     await page.get_by_role("dialog").get_by_role("button", name="Back").click()
@@ -64,7 +64,7 @@ async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_lat
     await page.route("**/v1/gateway/endpoints/*", lambda route: route.fulfill(status=503, json=problem_body))
 
     await page.get_by_role("button", name="Test the target").click()
-    await expect(page.get_by_text("Could not delete the endpoint acme/console-test-")).to_be_visible(timeout=15_000)
+    await expect(page.get_by_text("Could not delete the endpoint acme/console-test-")).to_be_visible()
     await expect(page.get_by_text("The target answers.")).to_be_visible()
     faults.expect("console: Failed to load resource", "answer: 503")
     assert len(await _left(stage)) == 1

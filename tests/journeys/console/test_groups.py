@@ -130,7 +130,7 @@ async def test_limits_of_a_group_fill_as_it_calls_and_name_who_called(page: Page
 
     for _ in range(2):
         await stage.ask(key)
-    await expect(page.get_by_text("full, refuses now")).to_be_visible(timeout=10_000)
+    await expect(page.get_by_text("full, refuses now")).to_be_visible()
     await expect(bar).to_have_attribute("aria-valuenow", "2")
     await stage.events_of(f"{stage.name}-below", 2)
     await page.get_by_role("button", name=f"Who uses the requests a day of {stage.slug}").click()

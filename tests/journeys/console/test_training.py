@@ -41,7 +41,7 @@ async def test_a_job_is_recreated_entered_stopped_and_deleted(page: Page, scene:
     await page.get_by_role("button", name="Close").click()
     await page.get_by_role("button", name="Stop").click()
     await dialog.get_by_role("button", name="Stop").click()
-    await expect(page.get_by_role("heading", name="STOPPED")).to_be_visible(timeout=20_000)
+    await expect(page.get_by_role("heading", name="STOPPED")).to_be_visible()
     id = page.url.partition("job=")[2]
     await page.get_by_role("button", name="Delete").click()
     await dialog.get_by_label("to go on").fill(id)

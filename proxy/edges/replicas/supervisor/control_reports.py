@@ -67,14 +67,16 @@ async def send_periodically(send: Callable[[], Awaitable[None]], interval_s: flo
 
 
 class ControlReports:
-    """A client of one control plane, for one topic."""
+    """A client of one control plane, for one topic. `silent_s`: see `OutageLog`."""
 
-    def __init__(self, control_url: str, internal_token: str, topic: Topic = DEPLOYMENTS) -> None:
+    def __init__(
+        self, control_url: str, internal_token: str, topic: Topic = DEPLOYMENTS, silent_s: float = START_S
+    ) -> None:
         self._topic = topic
         self._url = control_url.rstrip("/") + topic.path
         self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
         self._session: aiohttp.ClientSession | None = None
-        self._outage = OutageLog(log, START_S)
+        self._outage = OutageLog(log, silent_s)
 
     async def post(self, what: str, report: dict[str, Any]) -> None:
         """Post a report. `what`: the path's last part. Raises `ReportNotTakenError` or `ReportRejectedError`."""
