@@ -78,9 +78,9 @@ class CountOutcome(Enum):
 class SpendBook:
     """The hash of one tree (`policy/spend/spend_hash.py`).
 
-    `epoch`: that of the server under which control has counted; without it, nothing counts. `spent`: units, by field of
-    the hash. `complete_epoch`: that under which all reservations are here. `reserved`: picos, by group. `reservations`: by event key; None is a marker, which keeps a late
-    take from reserving anything.
+    `epoch`: that of the server under which control has counted; without it, nothing counts. `complete_epoch`: that
+    under which all reservations are here. `spent`: units, by field of the hash. `reserved`: picos, by group.
+    `reservations`: by event key; None is a marker, which keeps a late take from reserving anything.
     """
 
     __slots__ = ("complete_epoch", "counted_ms", "epoch", "reservations", "reserved", "spent")
@@ -103,7 +103,7 @@ class SpendBook:
             return None
         if plan.is_hard and self.complete_epoch != self.epoch.split(" ", 1)[0]:
             raise IncompleteReservationsError
-        grants = []
+        grants: list[int] = []
         at_ms = max(clock_ms, self.counted_ms)
         for number, call in enumerate(calls):
             grant = call.picos

@@ -25,9 +25,7 @@ EPOCH = "f" * 40
 SCRIPTS = SpendScripts.load(REDIS_CLOCK)
 
 
-def limits(
-    *, day: str = "", month: str = "", mode: SpendEnforcement = SpendEnforcement.SOFT
-) -> tuple[SpendLimit, ...]:
+def limits(*, day: str = "", month: str = "", mode: SpendEnforcement = SpendEnforcement.SOFT) -> tuple[SpendLimit, ...]:
     """A group's spend limits, in EUR."""
     amounts = {Unit.DAY: day, Unit.MONTH: month}
     return tuple(SpendLimit(unit, Decimal(amount), "EUR", mode) for unit, amount in amounts.items() if amount)
@@ -47,7 +45,7 @@ def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enf
 def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> SpendAdmission | None:
     """Run take.lua for calls of one tick. Raises `IncompleteReservationsError`, as the reference does."""
     encoded = [
-        hard_call_arguments(event_key, least, picos) if plan.is_hard else call_arguments(event_key, picos)
+        hard_call_arguments(event_key, picos, least) if plan.is_hard else call_arguments(event_key, picos)
         for event_key, picos, least in calls
     ]
     arguments = [argument for one in encoded for argument in decoded(one)]
@@ -59,7 +57,7 @@ def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Spe
     epoch = reply[3:4]
     assert epoch == ([EPOCH.encode()] if plan.is_hard else [])
     grants = [unpack_amount(grant) if grant else call.picos for call, grant in zip(calls, reply[4:], strict=False)]
-    return SpendAdmission(*reply[:3], tuple(grants))
+    return SpendAdmission(*reply[:3], grants=tuple(grants))
 
 
 def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:

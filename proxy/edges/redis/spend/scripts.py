@@ -66,7 +66,7 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
     return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
 
 
-def call_arguments(event_key: str, picos: int) -> bytes:
+def call_arguments(event_key: str, picos: int, _least: int = 0) -> bytes:
     """Two arguments of either script, encoded for Redis: a call's reservation, and its amount."""
     key = event_key.encode()
     head, pack = _packing(len(key))
@@ -80,7 +80,7 @@ def _packing(key_bytes: int) -> tuple[bytes, Callable[..., bytes]]:
     return head, struct.Struct(f"<{len(head)}s{key_bytes}s{len(_BEFORE_AMOUNT)}sQQ2s").pack
 
 
-def hard_call_arguments(event_key: str, least: int, whole: int) -> bytes:
+def hard_call_arguments(event_key: str, whole: int, least: int) -> bytes:
     """Two arguments of take.lua for a plan with HARD limits: a call's reservation; the least and the whole amount."""
     field = f"{RESERVATION_PREFIX}{event_key}".encode()
     return encode_argument(field) + encode_argument(pack_amount(least) + pack_amount(whole))

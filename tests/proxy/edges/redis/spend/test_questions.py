@@ -22,9 +22,9 @@ def compiled() -> CompiledSpendPlan:
 async def test_a_take_has_the_calls_that_are_still_awaited() -> None:
     take = SpendTake(compiled(), lambda _take, _reply: None)
     answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
-    take.calls = [(answer, f"key-{place}", place) for place, answer in enumerate(answers)]
+    take.calls = [(answer, f"key-{place}", place, 0) for place, answer in enumerate(answers)]
     answers[1].cancel()
-    take.forget_cancelled()
+    take.settle_calls()
     for with_text, script in ((False, [b"EVALSHA", SCRIPT.sha]), (True, [b"EVAL", SCRIPT.text])):
         reader = hiredis.Reader()
         reader.feed(take.encode(with_text=with_text))
