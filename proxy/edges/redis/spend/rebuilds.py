@@ -41,7 +41,8 @@ class Rebuilds:
     """The rebuilds of one worker's reservations.
 
     `open`: what calls in flight have reserved, by event key. `rebuilt`: by tree, the value of the last `start` whose
-    server has all of them. `epochs`: by tree, the epoch from which replies are believed since.
+    server has all of them. `epochs`: by tree, the epoch from which replies are believed since. `puts`: how often
+    reservations of a tree were put.
     """
 
     def __init__(self, nodes: RedisNodes, ends: EndSender, incarnation: str, open: Mapping[str, SpendTaken]) -> None:
@@ -53,6 +54,7 @@ class Rebuilds:
         self._task: asyncio.Task[None] | None = None
         self.rebuilt: dict[str, str] = {}
         self.epochs: dict[str, str] = {}
+        self.puts = 0
 
     def start(self, waiting: Mapping[str, str]) -> None:
         """Put again what these trees need. `waiting`: by the key of a tree's hash, the epoch, and maybe more words:
@@ -101,6 +103,7 @@ class Rebuilds:
     def _put(self, tree: _WaitingTree, node: RedisNode) -> None:
         tree.target = _target(node)
         self.epochs[tree.key] = tree.epoch
+        self.puts += 1
         calls = [take for take in self._open.values() if take.key == tree.key]
         tree.is_confirmed = self._ends.put(tree.key, [self._arguments(take) for take in calls])
 

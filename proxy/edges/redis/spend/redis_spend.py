@@ -180,9 +180,9 @@ class RedisSpend:
             if not take.plan.plan.is_hard:
                 self._answer(take, reply)
             elif take.node.epoch.text:
-                self._verify(take, reply)
+                self._verify(take, reply, self._rebuilds.puts)
             else:  # it was sent elsewhere, or the server did not tell
-                take.node.epoch.read(partial(self._verify, take, reply))
+                take.node.epoch.read(partial(self._verify, take, reply, self._rebuilds.puts))
         elif reply is None:
             if take.sent_at:  # it may have run, or may still run
                 for _, event_key, _, _ in take.calls:
@@ -195,11 +195,15 @@ class RedisSpend:
         else:
             self._do_without(take, _INCOMPLETE if reply == -1 else _UNCOUNTED)
 
-    def _verify(self, take: SpendTake, reply: list[Any]) -> None:
-        """Answer calls that HARD limits bind, if the server is still the one under which all was counted."""
+    def _verify(self, take: SpendTake, reply: list[Any], puts: int) -> None:
+        """Answer calls that HARD limits bind, if the server is still the one under which all was counted.
+
+        `puts`: the number of puts when the reply came. One since then has not put what these calls have reserved.
+        """
         key = take.plan.plan.key
         epoch = reply[3].decode()
-        if take.node.epoch.text == epoch == self._rebuilds.epochs.get(key, epoch):
+        is_put = puts == self._rebuilds.puts
+        if is_put and take.node.epoch.text == epoch == self._rebuilds.epochs.get(key, epoch):
             self._answer(take, reply)
             return
         for _, event_key, _, _ in take.calls[: reply[0]]:
