@@ -69,12 +69,9 @@ local function read_used(b, packed)
   return whole, picos
 end
 
--- The place of each bound -> what is spent of it.
+-- The place of each bound -> what is spent of it: two limbs, at the place and after it.
 local used = {}
-for b = 2, last_bound, 4 do
-  local whole, picos = read_used(b, spent[at + (b + 2) / 4])
-  used[b] = {whole, picos}
-end
+for b = 2, last_bound, 4 do used[b], used[b + 1] = read_used(b, spent[at + (b + 2) / 4]) end
 -- Events of the window that has `c` may still come, so a HARD bound needs room there, too.
 if is_hard then
   local present_day, present_month = day, month
@@ -83,30 +80,25 @@ if is_hard then
     local before = redis.call('HMGET', key, unpack(add_spent_fields({})))
     for b = 2, last_bound, 4 do
       local whole, picos = read_used(b, before[(b + 2) / 4])
-      if bounds[b + 1] >= 2 and is_at_least(whole, picos, used[b][1], used[b][2]) then used[b] = {whole, picos} end
+      if bounds[b + 1] >= 2 and is_at_least(whole, picos, used[b], used[b + 1]) then
+        used[b], used[b + 1] = whole, picos
+      end
     end
   end
   day, month = present_day, present_month
 end
 
--- What is spent and reserved of a bound.
-local function taken(b)
-  local group = own[bounds[b]]
-  return add_amount(used[b][1], used[b][2], group[1], group[2])
-end
-
 -- The number of the first bound that has no room, or nil. A call has room in a HARD one if it gets what it must have.
 local function refusing(least, least_picos)
   for b = 2, last_bound, 4 do
-    local whole, picos = taken(b)
-    local is_full
+    local group = own[bounds[b]]
+    local whole, picos = add_amount(used[b], used[b + 1], group[1], group[2])
     if bounds[b + 1] < 2 then
-      is_full = is_at_least(whole, picos, bounds[b + 2], bounds[b + 3])
+      if is_at_least(whole, picos, bounds[b + 2], bounds[b + 3]) then return (b + 2) / 4 end
     else
       whole, picos = add_amount(whole, picos, least, least_picos)
-      is_full = not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos)
+      if not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos) then return (b + 2) / 4 end
     end
-    if is_full then return (b + 2) / 4 end
   end
 end
 
@@ -115,7 +107,9 @@ local function grant(whole, picos)
   local is_whole = true
   for b = 2, last_bound, 4 do
     if bounds[b + 1] >= 2 then
-      local room, room_picos = subtract_amount(bounds[b + 2], bounds[b + 3], taken(b))
+      local group = own[bounds[b]]
+      local taken, taken_picos = add_amount(used[b], used[b + 1], group[1], group[2])
+      local room, room_picos = subtract_amount(bounds[b + 2], bounds[b + 3], taken, taken_picos)
       if not is_at_least(room, room_picos, whole, picos) then whole, picos, is_whole = room, room_picos, false end
     end
   end
