@@ -149,3 +149,21 @@ async def test_close_waits_for_confirmation_or_its_end(world: World) -> None:
     world.send(1)
     await world.sender.close(0.01)
     assert world.sender.pending == 1
+
+
+async def test_reservations_are_put_behind_ends_and_never_dropped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(end_sender, "PENDING_MOST", 1)
+    world.send(1)
+    is_confirmed = world.sender.put(KEY, [call_arguments(f"{number:026}", number) for number in (2, 3)])
+    is_nothing_confirmed = world.sender.put("tg:{other|group}", [])
+    assert is_nothing_confirmed()
+    world.client.reply(1)
+    assert not is_confirmed()
+    world.sender.send_ready()
+    assert world.keys_sent() == [2, 3]
+    world.send(4)
+    assert not is_confirmed()
+    world.client.reply(2)
+    assert is_confirmed()
