@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import SpendPlan
 from policy.spend.spend_book import Call, SpendBook
-from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken
+from policy.spend.spend_hash import UNITS_PER_PICO, picos_of_amount, spent_field
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 
 INCARNATION = "fakeincarnation0"
 RUN_ID = "run"
+Answer = SpendTaken | SpendHit | SpendUnavailable
+Question = Awaitable[Answer]
 
 
 class FakeSpend:
@@ -23,6 +27,7 @@ class FakeSpend:
         self.takes: list[str] = []
         self.ended: dict[str, int] = {}
         self.given_back: list[str] = []
+        self.may_reserve = True
         self._now_ms = now_ms
 
     def count(self, plan: SpendPlan) -> SpendBook:
@@ -31,12 +36,12 @@ class FakeSpend:
         book.build(RUN_ID, 0, {})
         return book
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+    def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> Question:
         answer = asyncio.get_running_loop().create_future()
-        answer.set_result(self._take(plan, event_key, picos))
+        answer.set_result(self._take(plan, event_key, picos, least))
         return answer
 
-    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+    def abandon(self, question: Question) -> None:
         assert isinstance(question, asyncio.Future)
         if not question.done():
             question.cancel()
@@ -60,9 +65,22 @@ class FakeSpend:
         """Assert that each call that was admitted ended, or gave back what it took, once."""
         assert sorted(self.takes) == sorted([*self.ended, *self.given_back])
 
-    def _take(self, plan: SpendPlan, event_key: str, picos: int) -> SpendTaken | SpendHit:
+    def _take(self, plan: SpendPlan, event_key: str, picos: int, least: int) -> Answer:
         at_ms = self._now_ms()
         book = self.books.get(plan.key, SpendBook())
+        if plan.is_hard:
+            if not self.may_reserve or not book.epoch:
+                return SpendUnavailable("a test's")
+            for bound in plan.bounds:
+                group = bound.counting_group
+                spent = book.spent.get(spent_field(group, bound.limit.unit, at_ms), 0)
+                left = picos_of_amount(bound.limit.amount) + spent // -UNITS_PER_PICO
+                room = left - book.reserved.get(group, 0)
+                if room < least:
+                    end_ms = until_end_ms(bound.limit.unit, at_ms)
+                    is_spent = left < least
+                    return SpendHit(bound, end_ms if is_spent else min(GUESS_MS, end_ms), is_spent=is_spent)
+                picos = min(picos, room)
         admission = book.admit(plan, [Call(event_key, picos)], INCARNATION, at_ms)
         if admission is not None and admission.refused_by:
             bound = plan.bounds[admission.refused_by - 1]
@@ -82,19 +100,17 @@ class LaterSpend(FakeSpend):
         super().__init__(now_ms)
         self._turns = turns
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
-        answer: asyncio.Future[SpendTaken | SpendHit] = asyncio.get_running_loop().create_future()
-        self._later(self._turns, answer, plan, event_key, picos)
+    def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> Question:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._later(self._turns, answer, partial(self._take, plan, event_key, picos, least))
         return answer
 
-    def _later(
-        self, turns: int, answer: "asyncio.Future[SpendTaken | SpendHit]", plan: SpendPlan, event_key: str, picos: int
-    ) -> None:
+    def _later(self, turns: int, answer: "asyncio.Future[Answer]", take: Callable[[], Answer]) -> None:
         loop = asyncio.get_running_loop()
         if turns:
-            loop.call_soon(self._later, turns - 1, answer, plan, event_key, picos)
+            loop.call_soon(self._later, turns - 1, answer, take)
             return
-        reply = self._take(plan, event_key, picos)  # the server takes, whoever still waits
+        reply = take()  # the server takes, whoever still waits
         if not answer.done():
             answer.set_result(reply)
         elif isinstance(reply, SpendTaken):
