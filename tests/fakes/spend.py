@@ -6,6 +6,7 @@ from functools import partial
 
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import SpendPlan
+from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_book import Call, SpendBook
 from policy.spend.spend_hash import UNITS_PER_PICO, picos_of_amount, spent_field
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
@@ -72,6 +73,8 @@ class FakeSpend:
             if not self.may_reserve or not book.epoch:
                 return SpendUnavailable("a test's")
             for bound in plan.bounds:
+                if bound.limit.enforcement is SpendEnforcement.SOFT:
+                    continue
                 group = bound.counting_group
                 spent = book.spent.get(spent_field(group, bound.limit.unit, at_ms), 0)
                 left = picos_of_amount(bound.limit.amount) + spent // -UNITS_PER_PICO
