@@ -176,6 +176,7 @@ async def test_spend_limits_have_a_span_beside_that_of_limits(rig: TracedRig) ->
 async def test_span_of_a_refusal_by_a_spend_limit_names_its_unit(rig: TracedRig) -> None:
     rig.spend.books[limit_spend(rig).key].reserved["g1"] = LIMB
     assert (await rig.serve(asking())).status == 429
+    await eventually(lambda: "spend" in rig.spans)
     assert attributes(rig.spans["spend"]) == {
         "tollgate.limit.outcome": "refused",
         "tollgate.limit.type": "SPEND",
@@ -187,6 +188,7 @@ async def test_span_of_spend_limits_that_cannot_be_decided_says_so(rig: TracedRi
     limit_spend(rig)
     rig.spend.may_reserve = False
     assert (await rig.serve(asking())).status == 503
+    await eventually(lambda: "spend" in rig.spans)
     assert attributes(rig.spans["spend"]) == {"tollgate.limit.outcome": "unavailable"}
 
 
