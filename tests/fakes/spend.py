@@ -6,13 +6,11 @@ from functools import partial
 
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import SpendPlan
-from policy.spend.limits import SpendEnforcement
-from policy.spend.spend_book import Call, SpendBook
-from policy.spend.spend_hash import UNITS_PER_PICO, picos_of_amount, spent_field
+from policy.spend.spend_book import Call, IncompleteReservationsError, SpendBook
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 
 INCARNATION = "fakeincarnation0"
-RUN_ID = "run"
+EPOCH = "epoch"
 Answer = SpendTaken | SpendHit | SpendUnavailable
 Question = Awaitable[Answer]
 
@@ -20,7 +18,7 @@ Question = Awaitable[Answer]
 class FakeSpend:
     """`now_ms`: the clock. `books`: by key; one that is not here counts nothing, and admits every call.
 
-    `takes`, `ended`, `given_back`: event keys, in order.
+    `takes`, `ended`, `given_back`: event keys, in order. `may_reserve`: control knows this machine.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -34,7 +32,8 @@ class FakeSpend:
     def count(self, plan: SpendPlan) -> SpendBook:
         """Have what the plan's tree spends counted."""
         book = self.books[plan.key] = SpendBook()
-        book.build(RUN_ID, 0, {})
+        book.build(EPOCH, 0, {})
+        book.complete(EPOCH, {})
         return book
 
     def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> Question:
@@ -69,31 +68,23 @@ class FakeSpend:
     def _take(self, plan: SpendPlan, event_key: str, picos: int, least: int) -> Answer:
         at_ms = self._now_ms()
         book = self.books.get(plan.key, SpendBook())
-        if plan.is_hard:
-            if not self.may_reserve or not book.epoch:
-                return SpendUnavailable("a test's")
-            for bound in plan.bounds:
-                if bound.limit.enforcement is SpendEnforcement.SOFT:
-                    continue
-                group = bound.counting_group
-                spent = book.spent.get(spent_field(group, bound.limit.unit, at_ms), 0)
-                left = picos_of_amount(bound.limit.amount) + spent // -UNITS_PER_PICO
-                room = left - book.reserved.get(group, 0)
-                if room < least:
-                    end_ms = until_end_ms(bound.limit.unit, at_ms)
-                    is_spent = left < least
-                    return SpendHit(bound, end_ms if is_spent else min(GUESS_MS, end_ms), is_spent=is_spent)
-                picos = min(picos, room)
-        admission = book.admit(plan, [Call(event_key, picos)], INCARNATION, at_ms)
+        try:
+            admission = book.admit(plan, [Call(event_key, picos, least)], INCARNATION, at_ms)
+        except IncompleteReservationsError:
+            return SpendUnavailable("reservations may be missing")
+        if plan.is_hard and (admission is None or not self.may_reserve):
+            book.release(event_key)
+            return SpendUnavailable("nobody counts, or this machine is not known")
         if admission is not None and admission.refused_by:
             bound = plan.bounds[admission.refused_by - 1]
             is_spent = admission.wait_ms > 0
             wait_ms = admission.wait_ms if is_spent else min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
             return SpendHit(bound, wait_ms, is_spent=is_spent)
         self.takes.append(event_key)
-        return SpendTaken(
-            key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=admission is not None
-        )
+        is_counted = admission is not None
+        if admission is not None and plan.is_hard:
+            [picos] = admission.grants
+        return SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=is_counted)
 
 
 class LaterSpend(FakeSpend):
