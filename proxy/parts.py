@@ -129,7 +129,7 @@ class Counters(Protocol):
 
 
 class SpendCounters(Protocol):
-    """The counters of what trees spend: `RedisSpend`. Without Redis, SOFT limits admit every call, and count nothing."""
+    """The counters of what trees spend: `RedisSpend`. Without Redis, SOFT limits admit all calls, and count nothing."""
 
     # admit
 

@@ -36,18 +36,28 @@ PER_CALL = LIMB // 100
 ASSUMED = 8192
 USED = b'{"model":"m","usage":{"prompt_tokens":%d,"completion_tokens":%d}}'
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
-BODIES: dict[str, dict[str, Any]] = {CHAT: SAID, COMPLETIONS: {"prompt": "hi"}, MESSAGES: SAID, RESPONSES: {"input": "x"}}
+BODIES: dict[str, dict[str, Any]] = {
+    CHAT: SAID,
+    COMPLETIONS: {"prompt": "hi"},
+    MESSAGES: SAID,
+    RESPONSES: {"input": "x"},
+}
 VENDOR_A = Target("VENDOR_A", secret_id="s1", target_model="their-model")
 VENDOR_B = Target("VENDOR_B", secret_id="s1", target_model="their-model")
 SERVER = Target("VENDOR_B_COMPATIBLE", base_url="https://x.test/v1", target_model="their-model")
 
 
-def new_rig(*limits: SpendLimit, spend: FakeSpend | None = None, **price: int | None) -> PathRig:
+def new_rig(
+    *limits: SpendLimit, spend: FakeSpend | None = None, max_input: int | None = None, max_output: int | None = None
+) -> PathRig:
     """A slug of 3 and 15 EUR a million tokens and 0.01 EUR a call, and spend limits of its group."""
     rig = PathRig(spend=spend or FakeSpend(now_ms))
     rig.directory.limit(Limit(LimitType.REQUEST, Unit.DAY, 10))
-    tokens = token_prices(Decimal(3), Decimal(15))
-    its_price = Price(SLUG, 0, "EUR", tokens, Decimal("0.01"), **price)  # type: ignore[arg-type]  # sizes
+    its_price = Price(
+        *(SLUG, 0, "EUR", token_prices(Decimal(3), Decimal(15)), Decimal("0.01")),
+        max_input_tokens=max_input,
+        max_output_tokens=max_output,
+    )
     rig.directory.prices[SLUG] = SlugPrices(PriceRow(SLUG, "w1", (its_price,)))
     rig.directory.limit_spend(*(limits or (HARD_DAY,)))
     rig.spend.count(rig.directory.spend["g1"])
@@ -106,7 +116,7 @@ async def test_call_reserves_the_most_that_it_can_cost(members: dict[str, Any], 
 
 
 async def test_call_without_a_cap_gets_what_the_price_says_at_most() -> None:
-    rig = new_rig(max_output_tokens=500)
+    rig = new_rig(max_output=500)
     rig.upstream.will(answer(USED % (1, 1)))
     outgoing = await rig.serve(asking())
     assert sent(rig)["max_completion_tokens"] == 500
@@ -224,19 +234,22 @@ async def test_soft_limit_beside_a_hard_one_makes_no_400() -> None:
     assert (await rig.serve(asking())).status == 200
 
 
+PICTURE = {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "https://x"}}]}]}
+
+
 @pytest.mark.parametrize(
-    ("path", "members", "price", "missing"),
+    ("path", "members", "max_input", "missing"),
     [
-        (CHAT, {"messages": [{"content": [{"type": "image_url", "image_url": {"url": "https://x"}}]}]}, {}, "max_input"),
-        (MESSAGES, {"tools": [{"type": "web_search_20250305"}]}, {"max_input_tokens": 9}, "tools.0.max_uses"),
-        (RESPONSES, {"tools": [{"type": "web_search"}]}, {"max_input_tokens": 9}, "max_tool_calls"),
-        ("/v1/audio/speech", {"input": "hi"}, {}, "max_output_tokens"),
+        (CHAT, PICTURE, None, "max_input_tokens"),
+        (MESSAGES, {"tools": [{"type": "web_search_20250305"}]}, 9, "tools.0.max_uses"),
+        (RESPONSES, {"tools": [{"type": "web_search"}]}, 9, "max_tool_calls"),
+        ("/v1/audio/speech", {"input": "hi"}, None, "max_output_tokens"),
     ],
 )
 async def test_call_without_a_bound_is_a_402_that_names_what_is_missing(
-    path: str, members: dict[str, Any], price: dict[str, int], missing: str
+    path: str, members: dict[str, Any], max_input: int | None, missing: str
 ) -> None:
-    rig = new_rig(**price)
+    rig = new_rig(max_input=max_input)
     outgoing = await rig.serve(FakeIncoming(path).saying({"model": SLUG, **BODIES.get(path, {}), **members}))
     assert (outgoing.status, outgoing.json["error_code"]) == (402, "UNPRICED")
     assert missing in outgoing.json["error"]
@@ -307,7 +320,7 @@ async def test_counted_output_is_never_above_what_was_reserved(enforcement: Spen
 
 
 async def test_counted_input_is_never_above_what_was_reserved() -> None:
-    rig = new_rig(max_input_tokens=30)
+    rig = new_rig(max_input=30)
     rig.upstream.will(answer(headers=SSE, pieces=[words(2), b"data: [DONE]\n\n"]))
     await rig.serve(asking(messages=[{"role": "user", "content": "word " * 200}], max_tokens=20, stream=True))
     [closed] = rig.journal.closed
