@@ -53,10 +53,3 @@ class SpendHit:
     def retry_after_s(self) -> int:
         """The wait that the caller is told: whole seconds, at least one."""
         return max(1, -(-self.retry_after_ms // 1000))
-
-
-@dataclass(frozen=True, slots=True)
-class SpendUnavailable:
-    """A HARD limit that cannot be decided now. Nothing is reserved. `cause`: a few words for the log."""
-
-    cause: str

@@ -32,6 +32,6 @@ def above_limit_refusal(least_picos: int, limit: SpendLimit) -> AboveSpendLimitE
     cost = amount_text(amount_of_picos(least_picos))
     amount = f"{amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
     return AboveSpendLimitError(
-        f"The call can cost up to {cost} {limit.currency} even with the lowest output cap, and a spend limit is {amount}"
-        "; send less input, or ask for fewer answers or a smaller thinking budget"
+        f"The call can cost up to {cost} {limit.currency} with the lowest output cap, and a spend limit is {amount};"
+        " send less input, or ask for fewer answers or a smaller thinking budget"
     )

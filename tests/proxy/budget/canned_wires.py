@@ -29,7 +29,7 @@ _BOUND_BYTES = 18
 """Of each bound in the packed values of spend's take.lua, behind the number of groups: group, kind, amount."""
 _HARD = 2
 """The least kind of a HARD bound."""
-_EPOCH = b"canned-epoch"
+_EPOCH = b"0123456789abcdef" * 2 + b"01234567"
 _INFO = b"# Replication\r\nrole:master\r\nmaster_replid:%b\r\n" % _EPOCH
 
 

@@ -170,6 +170,7 @@ class CannedWorker:
             on_round_trip=self.meters.redis_round_trip, client=patient, before_settling=self.journal.write_now
         )
         self.counters = RedisCounters("redis://canned:6379", _INCARNATION, options=options)
+        self.counters.spend.may_reserve = True
         stamp = ReplicaStamp(stamp_path(path))
         parts = Parts(
             directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),

@@ -48,9 +48,9 @@ def test_canned_call_with_a_spend_limit_is_counted_by_it(enforcement: SpendEnfor
 
 def test_call_with_a_soft_spend_limit_stays_within_its_budget() -> None:
     rows = spending_rows(SpendEnforcement.SOFT)
-    check(lambda: spent_per_call(REQUEST, *rows), report, calls=106.3, c_calls=179, bytecodes=5_025)
+    check(lambda: spent_per_call(REQUEST, *rows), report, calls=139.2, c_calls=221, bytecodes=6_200)
 
 
 def test_call_with_a_hard_spend_limit_stays_within_its_budget() -> None:
     rows = spending_rows(SpendEnforcement.HARD)
-    check(lambda: spent_per_call(REQUEST, *rows), report, calls=106.3, c_calls=179, bytecodes=5_025)
+    check(lambda: spent_per_call(REQUEST, *rows), report, calls=156, c_calls=246, bytecodes=6_650)
