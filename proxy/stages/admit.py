@@ -4,7 +4,7 @@ Where spend limits bind, `spend_admission.py` also reserves what the call may co
 """
 
 from asyncio import CancelledError
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from policy.billing import MAX_COUNT
 from policy.endpoints import MODEL_API
@@ -13,8 +13,10 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
+from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
-from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendTaken
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
 from proxy.errors import CountersUnavailableError
@@ -23,11 +25,12 @@ from proxy.http_rules.headers import rate_limit_lines
 from proxy.http_rules.limit_refusal import limit_refusal
 from proxy.parts import OutputEstimates, Parts
 from proxy.records.head_facts import Purpose
-from proxy.stages.spend_admission import AdmitSpend
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MAX_TIER_PLANS = 10_000
+BothAnswers = tuple[Taken | LimitHit, SpendTaken | None]
+TakeBoth = Callable[[RequestContext, SpendPlan, Estimate, Plan | None], Awaitable[BothAnswers]]
 
 
 class Tiers:
@@ -91,9 +94,10 @@ class Estimates:
 class Admit:
     """Asks every limit up the group tree."""
 
-    def __init__(self, parts: Parts, ulids: Ulids) -> None:
+    def __init__(self, parts: Parts, ulids: Ulids, take_both: TakeBoth) -> None:
+        """`take_both`: asks limits and spend limits, where both bind: `AdmitSpend`."""
         self._counters = parts.counters
-        self._both = AdmitSpend(parts, ulids)
+        self._take_both = take_both
         self._tiers = Tiers(parts.tiers)
         self._estimates = Estimates(parts.output_estimates, parts.assumed_output_tokens)
         self._meters = parts.meters
@@ -121,7 +125,7 @@ class Admit:
                 self._counters.abandon(question)
                 raise
         else:
-            answer, reserved = await self._both(context, route.spend, estimate, tier)
+            answer, reserved = await self._take_both(context, route.spend, estimate, tier)
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit

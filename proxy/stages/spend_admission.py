@@ -35,7 +35,7 @@ _HARD = SpendEnforcement.HARD
 
 
 class _Amount(NamedTuple):
-    """What to ask spend limits for: all of it, and the least that is enough. `bound`: None unless one is HARD."""
+    """An amount to ask spend limits for: all of it, and the least that is enough. `bound`: None unless one is HARD."""
 
     picos: int
     least_picos: int = 0
@@ -136,7 +136,7 @@ class AdmitSpend:
 
 
 def _most_tokens(context: RequestContext, estimate: Estimate) -> int | None:
-    """What `most_input` said of the body; None where the estimate does not tell it to the token."""
+    """Return what `most_input` said of the body; None where the estimate does not tell it to the token."""
     most = estimate.expected + estimate.margin
     if context.output_cap is None or most >= MAX_COUNT or context.facts.path in WITHOUT_OUTPUT:
         return None

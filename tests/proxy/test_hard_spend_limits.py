@@ -115,6 +115,20 @@ async def test_call_reserves_the_most_that_it_can_cost(members: dict[str, Any], 
     rig.check_settled()
 
 
+async def test_price_that_rises_before_the_deadline_is_reserved() -> None:
+    rig = new_rig()
+    dated = [
+        Price(SLUG, valid_from_ms, "EUR", token_prices(Decimal(3), Decimal(output)), Decimal("0.01"))
+        for valid_from_ms, output in ((0, 15), (now_ms() + 1_800_000, 45), (now_ms() + 3_600_000, 900))
+    ]
+    rig.directory.prices[SLUG] = SlugPrices(PriceRow(SLUG, "w1", tuple(dated)))
+    incoming = asking(max_tokens=100)
+    task = await in_flight(rig, incoming)
+    assert book(rig).reserved == {"g1": most_picos(incoming, 3 * 100)}
+    task.cancel()
+    await asyncio.wait([task])
+
+
 async def test_call_without_a_cap_gets_what_the_price_says_at_most() -> None:
     rig = new_rig(max_output=500)
     rig.upstream.will(answer(USED % (1, 1)))

@@ -26,7 +26,7 @@ _COUNTS = slice(6, 8)
 """Position of the numbers of groups and of columns in take.lua's packed values."""
 _BEFORE_SPENDING_GROUPS = len(("EVALSHA", "script", "1", "key", "layout", "values"))
 _BOUND_BYTES = 18
-"""Of each bound in the packed values of spend's take.lua, behind the number of groups: group, kind, amount."""
+"""The size of a bound in the packed values of spend's take.lua, behind the number of groups: group, kind, amount."""
 _HARD = 2
 """The least kind of a HARD bound."""
 _EPOCH = b"0123456789abcdef" * 2 + b"01234567"
