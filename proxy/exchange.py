@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.limits.settlement import Estimate
+from proxy.accounting.cost_bounds.bounded_counter import MostCounted
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
 from proxy.accounting.reservations import Taken
@@ -81,6 +82,8 @@ class RequestContext:
     """Set if the body is sent while it arrives."""
     granted_cap: int | None = None
     """The output cap that a spend limit granted, at most the caller's, which the target is sent."""
+    most_counted: MostCounted = field(init=False)
+    """Set by `admit` where a HARD spend limit binds, but for counts of tokens."""
     route: SlugRoute | None = None
     attempt: DialectAttempt = field(init=False)
     """Dialect and form for the target. Dispatch replaces them where the target does not speak that dialect."""

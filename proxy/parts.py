@@ -21,7 +21,7 @@ from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
 from proxy.accounting.metering import Bill, DeliveredCounter, UnreadAnswer
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
-from proxy.accounting.spend_taken import SpendHit, SpendTaken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.answers import Headers
 from proxy.async_requests.queues import RequestQueue
 from proxy.async_requests.requests import DeploymentRef
@@ -129,17 +129,20 @@ class Counters(Protocol):
 
 
 class SpendCounters(Protocol):
-    """The counters of what trees spend: `RedisSpend`. Without Redis they admit every call, and count nothing."""
+    """The counters of what trees spend: `RedisSpend`. Without Redis, SOFT limits admit all calls, and count nothing."""
 
     # admit
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+    def ask(
+        self, plan: SpendPlan, event_key: str, picos: int, least: int = 0
+    ) -> Awaitable[SpendTaken | SpendHit | SpendUnavailable]:
         """Reserve `picos` (10^-12 of the plan's currency) for the call with this event, or refuse it.
 
+        A plan with HARD limits reserves what is left of them if that is less, and refuses what does not hold `least`.
         Begins at once, whenever what this returns is awaited.
         """
 
-    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit | SpendUnavailable]) -> None:
         """Return what an `ask` took, or still takes. It may be cancelled, answered, or not awaited yet."""
 
     # settle: one of these for each `SpendTaken`
@@ -315,6 +318,9 @@ class Meters(Protocol):
     def reservation_overrun(self, tokens: int) -> None:
         """A call cost so much more than it was taken to cost at most."""
 
+    def spend_overrun(self) -> None:
+        """A call cost more than a HARD spend limit reserved, as its provider reported."""
+
     def finished(self, call: RequestReport) -> None:
         """Count a call, and log it. Enqueue; never raises, never waits."""
 
@@ -388,6 +394,8 @@ class Parts:
     max_body_bytes: int = 100_000_000
     max_reported_tokens: int = MAX_REPORTED_TOKENS
     assumed_output_tokens: int = ASSUMED_OUTPUT_TOKENS
+    call_timeout_s: float = 2400.0
+    """The longest time from a call's admission to its end."""
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)

@@ -27,6 +27,7 @@ from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, render, row_of
 from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
+from proxy.stages.spend_admission import AdmitSpend
 from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Pipeline:
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._receive = Receive(ulids, slices, parts.max_body_bytes, parts.cors, parts.model_host_suffix)
         self._route = route.Route(parts.directory, parts.dialects)
-        self._admit = admit.Admit(parts, ulids)
+        self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids))
         self._count_tokens = count_tokens.CountTokens(parts.dialects)
         self._dispatch = dispatch.Dispatch(parts, slices)
         self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)

@@ -112,6 +112,17 @@ class UnpricedError(RefusalError):
         super().__init__(f"{slug} has no price in {currency}, and a spend limit binds; ask the operator to set one")
 
 
+class UnboundedCostError(RefusalError):
+    """A HARD spend limit binds the call, and nothing bounds what it can cost. `missing`: what would, as a clause."""
+
+    def __init__(self, slug: str, missing: str) -> None:
+        super().__init__(f"{slug}: a hard spend limit binds, and the cost of this call has no bound: {missing}")
+
+
+class AboveSpendLimitError(RefusalError):
+    """The call may cost more than a HARD spend limit allows in a whole window."""
+
+
 class NoSuchAsyncRequestError(RefusalError):
     """The asynchronous request does not exist, is another workspace's or model's, or ended more than an hour ago."""
 
@@ -205,9 +216,11 @@ TABLE: Mapping[type[Exception], Refusal] = {
         "websocket",
         "WebSockets are not supported; POST to predict, or call a path below sync/, and read the answer as a stream",
     ),
+    AboveSpendLimitError: Refusal(400, "ABOVE_SPEND_LIMIT", "above_spend_limit"),
     NoCredentialError: Refusal(401, None, "no_credential", "Unauthorized"),
     BillingSuspendedError: Refusal(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
     UnpricedError: Refusal(402, "UNPRICED", "unpriced"),
+    UnboundedCostError: Refusal(402, "UNPRICED", "unbounded_cost"),
     BadCredentialError: Refusal(403, None, "bad_credential", "Authentication failed"),
     NotOnboardedError: Refusal(403, None, "not_onboarded", "Authentication failed"),
     NoSuchPathError: Refusal(404, "NOT_FOUND", "no_such_path", "There is nothing at this path"),

@@ -108,6 +108,15 @@ PROXY = Dashboard(
                     (f"sum(rate(tollgate_reservation_overrun_tokens_total{{{PROXIES}}}[{RATE}]))", "tokens a second"),
                 ),
                 panel(
+                    "Calls beyond hard spend limits",
+                    "short",
+                    "They cost more than was reserved for them, so a limit may be passed. provider: reported so.",
+                    (
+                        f"sum by (reason) (increase(tollgate_spend_overrun_total{{{PROXIES}}}[{RATE}]))",
+                        "{{reason}}",
+                    ),
+                ),
+                panel(
                     "Calls shed",
                     "ops",
                     "529. worker: add machines. workspace, group: one caller used its share.",

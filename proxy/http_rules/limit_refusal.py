@@ -5,9 +5,11 @@ See docs/reference/limits.md#admission and docs/reference/money.md#spend-limits.
 
 from policy.limits.effective import Plan
 from policy.prices import amount_text
+from policy.spend.limits import SpendLimit
+from policy.spend.spend_hash import amount_of_picos
 from proxy.accounting.reservations import LimitHit
 from proxy.accounting.spend_taken import SpendHit
-from proxy.refusals import LimitExceededError, SpendLimitExceededError
+from proxy.refusals import AboveSpendLimitError, LimitExceededError, SpendLimitExceededError
 
 
 def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
@@ -23,3 +25,13 @@ def spend_refusal(hit: SpendHit) -> SpendLimitExceededError:
     limit = hit.bound.limit
     message = f"Spend limit exceeded: {amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
     return SpendLimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
+
+
+def above_limit_refusal(least_picos: int, limit: SpendLimit) -> AboveSpendLimitError:
+    """Name what the call can cost (10^-12) with the lowest output cap, and the limit that no window of it can hold."""
+    cost = amount_text(amount_of_picos(least_picos))
+    amount = f"{amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
+    return AboveSpendLimitError(
+        f"The call can cost up to {cost} {limit.currency} with the lowest output cap, and a spend limit is {amount};"
+        " send less input, or ask for fewer answers or a smaller thinking budget"
+    )

@@ -1,12 +1,10 @@
 """Step 4: take from every limit's bucket at once, or from none (429; 503 if the counters are unreachable).
 
-Where spend limits bind, also reserve what the call is expected to cost (429; 402 without a price). Nothing else
-constructs `Admitted`.
+Where spend limits bind, `spend_admission.py` also reserves what the call may cost. Nothing else constructs `Admitted`.
 """
 
 from asyncio import CancelledError
-from collections.abc import Mapping
-from time import time_ns
+from collections.abc import Awaitable, Callable, Mapping
 
 from policy.billing import MAX_COUNT
 from policy.endpoints import MODEL_API
@@ -17,22 +15,22 @@ from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
-from proxy.accounting.call_costs import expected_picos
-from proxy.accounting.reservations import ADMITTED, SPEND, UNAVAILABLE, LimitHit, Taken
-from proxy.accounting.spend_taken import SpendHit, SpendTaken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendTaken
 from proxy.accounting.ulids import Ulids
 from proxy.directory_values import Identified
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import Admitted, RequestContext
 from proxy.http_rules.headers import rate_limit_lines
-from proxy.http_rules.limit_refusal import limit_refusal, spend_refusal
+from proxy.http_rules.limit_refusal import limit_refusal
 from proxy.parts import OutputEstimates, Parts
 from proxy.records.head_facts import Purpose
-from proxy.refusals import UnpricedError
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MAX_TIER_PLANS = 10_000
+BothAnswers = tuple[Taken | LimitHit, SpendTaken | None]
+TakeBoth = Callable[[RequestContext, SpendPlan, Estimate, Plan | None], Awaitable[BothAnswers]]
 
 
 class Tiers:
@@ -96,9 +94,10 @@ class Estimates:
 class Admit:
     """Asks every limit up the group tree."""
 
-    def __init__(self, parts: Parts, ulids: Ulids) -> None:
+    def __init__(self, parts: Parts, ulids: Ulids, take_both: TakeBoth) -> None:
+        """`take_both`: asks limits and spend limits, where both bind: `AdmitSpend`."""
         self._counters = parts.counters
-        self._spend = parts.spend
+        self._take_both = take_both
         self._tiers = Tiers(parts.tiers)
         self._estimates = Estimates(parts.output_estimates, parts.assumed_output_tokens)
         self._meters = parts.meters
@@ -135,11 +134,11 @@ class Admit:
                 place = (identified.workspace.id, answer.bound.counting_group, plan.slug)
                 self._meters.limit_reached(ReachedLimit(*place, limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer)
-        context.rate_limit_lines = answer.lines
         self._meters.limit_decision(ADMITTED)
-        if reserved is not None:
+        if reserved is not None:  # its lines are set
             event_key = reserved.event_key
         else:
+            context.rate_limit_lines = answer.lines
             # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
             event_key = context.request_id if context.facts.request_id is None else self._ulids()
         return Admitted(
@@ -150,50 +149,3 @@ class Admit:
             estimate=estimate,
             spend=reserved,
         )
-
-    async def _take_both(
-        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, tier: Plan | None
-    ) -> tuple[Taken | LimitHit, SpendTaken | None]:
-        """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
-
-        A refusal by limits comes before one by spend limits, which raises.
-        """
-        route = context.route
-        assert route is not None
-        picos = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
-        if picos is None:
-            raise UnpricedError(route.plan.slug, spend.currency)
-        if context.facts.purpose is _COUNT:  # costs nothing, but is refused while nothing is left
-            picos = 0
-        event_key = context.request_id if context.facts.request_id is None else self._ulids()
-        spend_question = self._spend.ask(spend, event_key, picos)
-        answer: Taken | LimitHit | None = None
-        reserved: SpendTaken | None = None
-        try:
-            question = self._counters.ask(route.plan, estimate, tier)
-            try:
-                answer = await question
-            except CancelledError:
-                self._counters.abandon(question)
-                raise
-            if isinstance(answer, LimitHit):
-                return answer, None
-            reply = await spend_question
-            if isinstance(reply, SpendHit):
-                context.rate_limit_lines = answer.lines
-                unit = reply.bound.limit.unit.value
-                self._meters.limit_decision(("refused", SPEND, unit))
-                if reply.is_spent:
-                    place = (context.workspace_id, reply.bound.counting_group)
-                    self._meters.limit_reached(ReachedLimit(*place, slug="", type="", unit=unit))
-                raise spend_refusal(reply)
-            reserved = reply
-            return answer, reserved
-        except CountersUnavailableError:
-            self._meters.limit_decision(UNAVAILABLE)
-            raise
-        finally:
-            if reserved is None:
-                self._spend.abandon(spend_question)
-                if isinstance(answer, Taken):
-                    self._counters.give_back(answer)

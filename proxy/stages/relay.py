@@ -11,6 +11,7 @@ from time import perf_counter, time_ns
 from typing import Any
 
 from policy.billing import event_details, event_end
+from proxy.accounting.cost_bounds.bounded_counter import BoundedCounter
 from proxy.accounting.metering import AnswerReader, Bill, UnreadAnswer, bill_so_far
 from proxy.accounting.recovery import ORPHAN_STATUS, progress_record
 from proxy.answer_head import begin
@@ -99,6 +100,9 @@ class Relay:
         """Pass an answer on. Its reader holds an answer that is not a stream until its end."""
         upstream = answering.upstream
         context.delivered = self._dialects.delivered_counter(context, upstream.fields.content_type)
+        spend = answering.admitted.route.spend
+        if spend is not None and spend.is_hard and context.facts.purpose is not _COUNT:
+            context.delivered = BoundedCounter(context.delivered, context.most_counted)
         _free(context)
         if context.attempt.is_translated:
             media = EVENT_STREAM if context.streaming else JSON

@@ -11,6 +11,8 @@ from time import perf_counter, time_ns
 
 from policy.billing import FIRST_ERROR_STATUS, NO_DETAILS, REPORTED, event_details, event_end
 from policy.limits.kinds import LimitType
+from policy.prices import amount_text
+from policy.spend.spend_hash import amount_of_picos
 from proxy.accounting.call_costs import billed_picos
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.metering import NO_BILL, Bill, bill_so_far
@@ -28,6 +30,15 @@ _TOKEN = LimitType.TOKEN  # a global is ten times as fast as a member
 _COUNT = Purpose.COUNT
 LOG_INTERVAL_S = 1.0
 SHED_STATUS = 529
+_REJECTED = (
+    "Usage report rejected (slug %s: %s; %d since the last such line). These calls are billed by what was"
+    " delivered. Fix the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if its figures are right."
+)
+_OVERRUN = (
+    "A call cost more than its HARD spend limit had reserved (slug %s: %s of %s %s; %d since the last such line). Its"
+    " provider reported more tokens than the request allowed, so what is spent may pass the limit. Check the provider's"
+    " figures, and raise max_input_tokens and max_output_tokens of the slug's price if they are too low."
+)
 MAX_LABELS = 16
 """Most labels that are kept with a key."""
 
@@ -41,7 +52,8 @@ class Settle:
         self._spend = parts.spend
         self._output_estimates = parts.output_estimates
         self._meters = parts.meters
-        self._rejections = _Rejections()
+        self._rejections = _PacedWarning(_REJECTED)
+        self._overruns = _PacedWarning(_OVERRUN)
 
     def journal_end(self, context: RequestContext) -> UnwrittenRecord | None:
         """Journal how an admitted call ended, and settle what it reserved. Does nothing the second time.
@@ -90,11 +102,16 @@ class Settle:
         if not context.dispatched or context.journaled is None:  # no event, or one that costs nothing
             self._spend.give_back(reserved)
             return
-        assert route.spend is not None
+        plan = route.spend
+        assert plan is not None
         is_charged = context.status < FIRST_ERROR_STATUS and context.facts.purpose is not _COUNT
         at_ms = time_ns() // 1_000_000
-        picos = billed_picos(route.prices, route.spend.currency, at_ms, bill, is_charged=is_charged)
+        picos = billed_picos(route.prices, plan.currency, at_ms, bill, is_charged=is_charged)
         self._spend.end(reserved, picos)
+        if plan.is_hard and picos > reserved.picos:
+            self._meters.spend_overrun()
+            amounts = [amount_text(amount_of_picos(one)) for one in (picos, reserved.picos)]
+            self._overruns.note(route.plan.slug, *amounts, plan.currency)
 
     def _bill(self, context: RequestContext, admitted: Admitted) -> Bill:
         """Return what to bill: what was reported; without a plausible report, what was delivered, else zero."""
@@ -104,7 +121,7 @@ class Settle:
         if reported.tokens is not None:
             return bill_so_far(reported, context.delivered)
         if reported.rejected:
-            self._rejections.note(reported.rejected, admitted.route.plan.slug)
+            self._rejections.note(admitted.route.plan.slug, reported.rejected)
         if not context.answered:
             return NO_BILL
         if reported.rejected or context.delivered.expects_usage:
@@ -184,21 +201,18 @@ def _new_labels(context: RequestContext) -> CallLabels:
     )
 
 
-class _Rejections:
-    """Logs that usage reports were rejected, at most once per `LOG_INTERVAL_S`."""
+class _PacedWarning:
+    """A warning that is logged at most once per `LOG_INTERVAL_S`. Its last value is the number since the last line."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._unlogged = 0
         self._not_before = 0.0
 
-    def note(self, why: str, slug: str) -> None:
+    def note(self, *values: object) -> None:
         self._unlogged += 1
         if (now := perf_counter()) < self._not_before:
             return
-        log.warning(
-            "Usage report rejected (slug %s: %s; %d since the last such line). These calls are billed by what was"
-            " delivered. Fix the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if its figures are right.",
-            *(slug, why, self._unlogged),
-        )
+        log.warning(self._text, *values, self._unlogged)
         self._unlogged = 0
         self._not_before = now + LOG_INTERVAL_S

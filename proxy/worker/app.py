@@ -154,6 +154,7 @@ async def _parts(
         capacity=settings.capacity,
         max_reported_tokens=settings.max_reported_tokens,
         assumed_output_tokens=settings.assumed_output_tokens,
+        call_timeout_s=settings.call_timeout_s,
         access_tokens=tokens,
         tiers=settings.tiers,
         cors=settings.cors,

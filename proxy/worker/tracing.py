@@ -19,6 +19,7 @@ from proxy.edges.telemetry.tracing.traced_parts import (
     TracedJournal,
     TracedMeters,
     TracedReplicas,
+    TracedSpend,
     TracedUpstream,
     traced_handler,
 )
@@ -57,6 +58,7 @@ def traced_pipeline(tracer: Tracer, parts: Parts, exemplars: Exemplars, seal_key
     traced = replace(
         parts,
         counters=TracedCounters(parts.counters),
+        spend=TracedSpend(parts.spend),
         journal=TracedJournal(parts.journal),
         upstream=TracedUpstream(parts.upstream),
         replicas=TracedReplicas(parts.replicas),

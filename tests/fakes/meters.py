@@ -15,6 +15,7 @@ class FakeMeters:
     limits_reached: list[ReachedLimit] = field(default_factory=list)
     unreported: list[str] = field(default_factory=list)
     overrun_tokens: int = 0
+    spend_overruns: int = 0
     capacity: Capacity | None = None
 
     @property
@@ -39,3 +40,6 @@ class FakeMeters:
 
     def reservation_overrun(self, tokens: int) -> None:
         self.overrun_tokens += tokens
+
+    def spend_overrun(self) -> None:
+        self.spend_overruns += 1

@@ -2,20 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import SpendPlan
-from policy.spend.spend_book import Call, SpendBook
-from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken
+from policy.spend.spend_book import Call, IncompleteReservationsError, SpendBook
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 
 INCARNATION = "fakeincarnation0"
-RUN_ID = "run"
+EPOCH = "epoch"
+Answer = SpendTaken | SpendHit | SpendUnavailable
+Question = Awaitable[Answer]
 
 
 class FakeSpend:
     """`now_ms`: the clock. `books`: by key; one that is not here counts nothing, and admits every call.
 
-    `takes`, `ended`, `given_back`: event keys, in order.
+    `takes`, `ended`, `given_back`: event keys, in order. `may_reserve`: control knows this machine.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
@@ -23,20 +26,22 @@ class FakeSpend:
         self.takes: list[str] = []
         self.ended: dict[str, int] = {}
         self.given_back: list[str] = []
+        self.may_reserve = True
         self._now_ms = now_ms
 
     def count(self, plan: SpendPlan) -> SpendBook:
         """Have what the plan's tree spends counted."""
         book = self.books[plan.key] = SpendBook()
-        book.build(RUN_ID, 0, {})
+        book.build(EPOCH, 0, {})
+        book.complete(EPOCH, {})
         return book
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+    def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> Question:
         answer = asyncio.get_running_loop().create_future()
-        answer.set_result(self._take(plan, event_key, picos))
+        answer.set_result(self._take(plan, event_key, picos, least))
         return answer
 
-    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+    def abandon(self, question: Question) -> None:
         assert isinstance(question, asyncio.Future)
         if not question.done():
             question.cancel()
@@ -60,19 +65,26 @@ class FakeSpend:
         """Assert that each call that was admitted ended, or gave back what it took, once."""
         assert sorted(self.takes) == sorted([*self.ended, *self.given_back])
 
-    def _take(self, plan: SpendPlan, event_key: str, picos: int) -> SpendTaken | SpendHit:
+    def _take(self, plan: SpendPlan, event_key: str, picos: int, least: int) -> Answer:
         at_ms = self._now_ms()
         book = self.books.get(plan.key, SpendBook())
-        admission = book.admit(plan, [Call(event_key, picos)], INCARNATION, at_ms)
+        try:
+            admission = book.admit(plan, [Call(event_key, picos, least)], INCARNATION, at_ms)
+        except IncompleteReservationsError:
+            return SpendUnavailable("reservations may be missing")
+        if plan.is_hard and (admission is None or not self.may_reserve):
+            book.release(event_key)
+            return SpendUnavailable("nobody counts, or this machine is not known")
         if admission is not None and admission.refused_by:
             bound = plan.bounds[admission.refused_by - 1]
             is_spent = admission.wait_ms > 0
             wait_ms = admission.wait_ms if is_spent else min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
             return SpendHit(bound, wait_ms, is_spent=is_spent)
         self.takes.append(event_key)
-        return SpendTaken(
-            key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=admission is not None
-        )
+        is_counted = admission is not None
+        if admission is not None and plan.is_hard:
+            [picos] = admission.grants
+        return SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=is_counted)
 
 
 class LaterSpend(FakeSpend):
@@ -82,19 +94,17 @@ class LaterSpend(FakeSpend):
         super().__init__(now_ms)
         self._turns = turns
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
-        answer: asyncio.Future[SpendTaken | SpendHit] = asyncio.get_running_loop().create_future()
-        self._later(self._turns, answer, plan, event_key, picos)
+    def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> Question:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._later(self._turns, answer, partial(self._take, plan, event_key, picos, least))
         return answer
 
-    def _later(
-        self, turns: int, answer: "asyncio.Future[SpendTaken | SpendHit]", plan: SpendPlan, event_key: str, picos: int
-    ) -> None:
+    def _later(self, turns: int, answer: "asyncio.Future[Answer]", take: Callable[[], Answer]) -> None:
         loop = asyncio.get_running_loop()
         if turns:
-            loop.call_soon(self._later, turns - 1, answer, plan, event_key, picos)
+            loop.call_soon(self._later, turns - 1, answer, take)
             return
-        reply = self._take(plan, event_key, picos)  # the server takes, whoever still waits
+        reply = take()  # the server takes, whoever still waits
         if not answer.done():
             answer.set_result(reply)
         elif isinstance(reply, SpendTaken):

@@ -184,7 +184,7 @@ async def test_call_that_limits_cannot_decide_returns_what_spend_limits_took() -
 class BrokenSpend(FakeSpend):
     """A bug of ours."""
 
-    def ask(self, plan: object, event_key: str, picos: int) -> Awaitable[object]:  # type: ignore[override]
+    def ask(self, plan: object, event_key: str, picos: int, least: int = 0) -> Awaitable[object]:  # type: ignore[override]
         answer = asyncio.get_running_loop().create_future()
         answer.set_exception(RuntimeError("a bug"))
         return answer

@@ -61,6 +61,8 @@ class CostBound(NamedTuple):
     per_cap_token: int
     least_cap: int
     cap: int
+    input_tokens: int = 0
+    """The most input tokens, which are in `fixed`."""
 
     @property
     def least_picos(self) -> int:
@@ -123,11 +125,11 @@ def cost_bound(
     rates = rates.at(input_tokens)
     fixed = rates.input * input_tokens + rates.per_call + rates.per_server_tool_call * tool_calls
     if path in WITHOUT_OUTPUT:
-        return CostBound(fixed, 0, 0, 0)
+        return CostBound(fixed, 0, 0, 0, input_tokens)
     most = rates.max_output_tokens
     per_cap_token = rates.output * call.answers
     if path not in CAPPED_PATHS or call.upload is not None:
-        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most)
+        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most, input_tokens)
     least = LEAST_CAP
     if "thinking" in call.json:
         least += _thinking_budget(call.json["thinking"])
@@ -136,7 +138,7 @@ def cost_bound(
         cap = max(least, assumed_output if most is None else most)
     elif most is not None and most < cap:
         cap = most
-    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap)
+    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens)
 
 
 def _input_of_body(call: Call, most: int | None, tokens: int | None) -> int:

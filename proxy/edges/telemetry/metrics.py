@@ -88,6 +88,7 @@ class WorkerMetrics:
         self._unreported: dict[str, int] = {}
         self._decided_alone = 0
         self._overrun_tokens = 0
+        self._spend_overruns = 0
         self._clock_steps: list[tuple[str, int]] = []
         self._histograms = {
             "duration": HistogramCounts(DURATION_BOUNDS_S),
@@ -118,6 +119,10 @@ class WorkerMetrics:
     def reservation_overrun(self, tokens: int) -> None:
         """Count the tokens by which a call's cost was above the most that was reserved for it."""
         self._overrun_tokens += tokens
+
+    def spend_overrun(self) -> None:
+        """Count a call that cost more than a HARD spend limit reserved, as its provider reported."""
+        self._spend_overruns += 1
 
     def redis_clock_stepped(self, server: str, by_ms: int) -> None:
         """Note that a Redis server's clock stepped. It is sent with the round trip in which that was noticed."""
@@ -203,6 +208,8 @@ class WorkerMetrics:
         self._decided_alone = 0
         overrun = self._overrun_tokens
         self._overrun_tokens = 0
+        spend_overruns = self._spend_overruns
+        self._spend_overruns = 0
         clock_steps = self._clock_steps.copy()
         self._clock_steps.clear()
         capacity = self._capacity
@@ -225,6 +232,7 @@ class WorkerMetrics:
             "unreported": self._unreported.copy(),
             "decided_alone": alone,
             "overrun_tokens": overrun,
+            "spend_overruns": spend_overruns,
             "clock_steps": clock_steps,
             "histograms": {name: one.drain() for name, one in self._histograms.items() if any(one.counts)},
             "sheds": [[*key, count] for key, count in sheds.items()],

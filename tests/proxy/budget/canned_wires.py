@@ -24,6 +24,13 @@ CALL_S = 100e-6
 _BEFORE_ESTIMATES = len(("EVALSHA", "script", "1", "key", "layout", "values", "incarnation"))
 _COUNTS = slice(6, 8)
 """Position of the numbers of groups and of columns in take.lua's packed values."""
+_BEFORE_SPENDING_GROUPS = len(("EVALSHA", "script", "1", "key", "layout", "values"))
+_BOUND_BYTES = 18
+"""The size of a bound in the packed values of spend's take.lua, behind the number of groups: group, kind, amount."""
+_HARD = 2
+"""The least kind of a HARD bound."""
+_EPOCH = b"0123456789abcdef" * 2 + b"01234567"
+_INFO = b"# Replication\r\nrole:master\r\nmaster_replid:%b\r\n" % _EPOCH
 
 
 class FirstDescriptor:
@@ -144,15 +151,16 @@ class CannedEgress:
 
 
 class CannedRedis:
-    """Admits every take, and confirms every settlement."""
+    """Admits every take, and confirms every settlement and every end."""
 
-    def __init__(self, protocol: asyncio.Protocol, take: Script, take_reply: TakeReply) -> None:
+    def __init__(self, protocol: asyncio.Protocol, take: Script, spend_take: Script, take_reply: TakeReply) -> None:
         self._protocol = protocol
         self._take = (take.sha, take.text)
+        self._spend_take = (spend_take.sha, spend_take.text)
         self._take_reply = take_reply
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader()
-        self.takes = self.settlements = 0
+        self.takes = self.spend_takes = self.settlements = 0
 
     def received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -162,6 +170,8 @@ class CannedRedis:
         self._loop.call_soon(self._protocol.data_received, replies)
 
     def _reply(self, command: list[bytes]) -> bytes:
+        if command[0] == b"INFO":
+            return b"$%d\r\n%b\r\n" % (len(_INFO), _INFO)
         if command[0] not in (b"EVALSHA", b"EVAL"):
             return b"+PONG\r\n"
         if command[1] in self._take:
@@ -169,8 +179,22 @@ class CannedRedis:
             admitted = (len(command) - _BEFORE_ESTIMATES - groups) // (2 * columns)
             self.takes += admitted
             return self._take_reply(admitted)
+        if command[1] in self._spend_take:
+            return self._spend_reply(command)
         self.settlements += 1
         return b":1\r\n"
+
+    def _spend_reply(self, command: list[bytes]) -> bytes:
+        """All calls are admitted, and get the whole of what they ask for."""
+        groups, *bounds = command[5]
+        others = groups + len(bounds) // _BOUND_BYTES + 1  # names, and what follows the amounts
+        admitted = (len(command) - _BEFORE_SPENDING_GROUPS - others) // 2
+        self.spend_takes += admitted
+        figures = b":%d\r\n:0\r\n:0\r\n" % admitted
+        if not any(kind >= _HARD for kind in bounds[1::_BOUND_BYTES]):
+            return b"*3\r\n%b" % figures
+        grants = b"$0\r\n\r\n" * admitted
+        return b"*%d\r\n%b$%d\r\n%b\r\n%b" % (4 + admitted, figures, len(_EPOCH), _EPOCH, grants)
 
 
 class CannedTimer:
@@ -204,9 +228,9 @@ class CannedLoop(uvloop.Loop):
     So as many timers expire on a busy machine, and while something counts, as on an idle one.
     """
 
-    def __init__(self, take: Script, take_reply: TakeReply) -> None:
+    def __init__(self, take: Script, spend_take: Script, take_reply: TakeReply) -> None:
         super().__init__()
-        self._take = (take, take_reply)
+        self._take = (take, spend_take, take_reply)
         self._now_s = 0.0
         self._timers: list[CannedTimer] = []
         self.redis: CannedRedis

@@ -25,6 +25,7 @@ from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, PriceRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from policy.spend.limits import SpendLimit, spend_limit_to_wire
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -40,6 +41,7 @@ from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
+from proxy.edges.redis.spend.scripts import SpendScripts
 from proxy.edges.telemetry.access_log import AccessLogWriter
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
@@ -54,6 +56,7 @@ SLUG = "acme/chat"
 CREDENTIAL = "sk-" + "a1B2" * 12
 """The target's, as long as vendors make them."""
 _SEALING_KEY = b"k" * 32
+_INCARNATION = "canned-worker-00"
 _PROMPT = b"What does the quick brown fox do? What does the quick"
 
 
@@ -116,13 +119,14 @@ def key_row(group_id: str = "grp_2") -> Row:
     return Row("key", key.digest, 1, key.to_wire())
 
 
-def group_row(level: int, entity: str) -> Row:
+def group_row(level: int, entity: str, *spend_limits: SpendLimit) -> Row:
     """One of three groups, each below the one before, with four limits. The lowest one has the callers' key."""
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
     day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
     above = f"grp_{level - 1}" if level else None
     group = Group(f"grp_{level}", "ws_1", above, entity, Enforcement.CASCADING, (SlugLimits(SLUG, limits, day),))
-    return Row("group", group.id, 1, group_to_wire(group))
+    spending = {"spend_limits": list(map(spend_limit_to_wire, spend_limits))} if spend_limits else {}
+    return Row("group", group.id, 1, group_to_wire(group) | spending)
 
 
 def rows() -> Iterator[Row]:
@@ -165,7 +169,8 @@ class CannedWorker:
         options = CountersOptions(
             on_round_trip=self.meters.redis_round_trip, client=patient, before_settling=self.journal.write_now
         )
-        self.counters = RedisCounters("redis://canned:6379", "w1", options=options)
+        self.counters = RedisCounters("redis://canned:6379", _INCARNATION, options=options)
+        self.counters.spend.may_reserve = True
         stamp = ReplicaStamp(stamp_path(path))
         parts = Parts(
             directory=SnapshotDirectory(path, (_SEALING_KEY,), stamp, NoConfirmer()),
@@ -202,7 +207,7 @@ class CannedWorker:
 def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
     """A worker whose upstream answers with `reads`, and the runner to run it with."""
     with tempfile.TemporaryDirectory(prefix="tollgate-budget-") as scratch, ExitStack() as stack:
-        loop = CannedLoop(Scripts.load().take, take_reply)
+        loop = CannedLoop(Scripts.load().take, SpendScripts.load().take, take_reply)
         runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
 
         async def build() -> CannedWorker:

@@ -23,7 +23,10 @@ PARTS = {
         *("proxy/stages/authenticate.py", "proxy/stages/route.py", "proxy/edges/policy/", "policy/credentials.py"),
         "policy/snapshot.py",
     ),
-    "admit": ("proxy/stages/admit.py", "proxy/edges/redis/", "policy/limits/", "runtime/redis/"),
+    "admit": (
+        *("proxy/stages/admit.py", "proxy/stages/spend_admission.py", "proxy/edges/redis/", "policy/limits/"),
+        *("policy/spend/", "runtime/redis/"),
+    ),
     "dispatch": ("proxy/stages/dispatch.py", "proxy/http_rules/"),
     "dialects": ("proxy/dialects/",),
     "upstream": ("proxy/edges/upstream/",),

@@ -1,7 +1,22 @@
 """A governed call stays within its budget of Python calls, C calls and bytecodes. Prints them by part: `pytest -s`."""
 
-from tests.proxy.budget.canned_worker import ANSWER, CALLERS, REQUEST, SLUG, canned_worker, price_row
+from decimal import Decimal
+
+import pytest
+
+from policy.limits.kinds import Unit
+from policy.snapshot import Row
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from tests.proxy.budget.canned_worker import ANSWER, CALLERS, REQUEST, SLUG, canned_worker, group_row, price_row
 from tests.proxy.budget.counting import check, report, spent_per_call
+
+PRICE = price_row(input="3", output="15", tiers={"flex": "0.5"})
+
+
+def spending_rows(enforcement: SpendEnforcement) -> tuple[Row, Row]:
+    """A price, and a spend limit of the callers' group."""
+    limit = SpendLimit(Unit.DAY, Decimal(10**9), "EUR", enforcement)
+    return PRICE, group_row(2, "customer-2", limit)
 
 
 def test_canned_call_is_a_governed_call() -> None:
@@ -19,5 +34,23 @@ def test_governed_call_stays_within_its_budget() -> None:
 
 def test_call_of_a_priced_slug_stays_within_its_budget() -> None:
     """A price takes two Python calls and 0.7 µs."""
-    price = price_row(input="3", output="15", tiers={"flex": "0.5"})
-    check(lambda: spent_per_call(REQUEST, price), report, calls=106.3, c_calls=179, bytecodes=5_025)
+    check(lambda: spent_per_call(REQUEST, PRICE), report, calls=106.3, c_calls=179, bytecodes=5_025)
+
+
+@pytest.mark.parametrize("enforcement", SpendEnforcement)
+def test_canned_call_with_a_spend_limit_is_counted_by_it(enforcement: SpendEnforcement) -> None:
+    with canned_worker() as (runner, worker):
+        worker.publish(*spending_rows(enforcement))
+        callers = runner.run(worker.serve(4))
+        assert worker.loop.redis.spend_takes == CALLERS * 4
+    assert all(answer.startswith(b"HTTP/1.1 200") for caller in callers for answer in caller.answers)
+
+
+def test_call_with_a_soft_spend_limit_stays_within_its_budget() -> None:
+    rows = spending_rows(SpendEnforcement.SOFT)
+    check(lambda: spent_per_call(REQUEST, *rows), report, calls=139.2, c_calls=221, bytecodes=6_200)
+
+
+def test_call_with_a_hard_spend_limit_stays_within_its_budget() -> None:
+    rows = spending_rows(SpendEnforcement.HARD)
+    check(lambda: spent_per_call(REQUEST, *rows), report, calls=158.5, c_calls=245.5, bytecodes=6_690)

@@ -24,6 +24,9 @@ from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
 from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
+PROVIDER_OVERRUN = "provider"
+"""The reason of an overrun of HARD spend limits that proxies see. Control counts the others."""
+
 QUIET_S = 300.0
 """The time without calls after which a slug's series may be removed: longer than any scrape interval."""
 TOKEN_KINDS = ("uncached_input", "cached_input", "output")
@@ -65,6 +68,7 @@ class MetricTotals(Collector):
         self._unreported: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self._decided_alone = 0
         self._overrun_tokens = 0
+        self._spend_overruns = 0
         self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
         self._traces = TraceTotals()
@@ -104,6 +108,7 @@ class MetricTotals(Collector):
             self._unreported[reason,] += count
         self._decided_alone += counts["decided_alone"]
         self._overrun_tokens += counts["overrun_tokens"]
+        self._spend_overruns += counts["spend_overruns"]
         for name, (buckets, total) in counts["histograms"].items():
             sums, totals = self._histograms[name]
             sums[:] = map(int.__add__, sums, buckets)
@@ -159,6 +164,8 @@ class MetricTotals(Collector):
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
         about = "Tokens of calls beyond what they were taken to cost at most when they were admitted"
         yield _counter("tollgate_reservation_overrun_tokens", about, [], {(): self._overrun_tokens})
+        about = "Calls that cost more than hard spend limits had reserved for them, by the reason"
+        yield _counter("tollgate_spend_overrun", about, ["reason"], {(PROVIDER_OVERRUN,): self._spend_overruns})
         for key, (name, about, bounds) in _HISTOGRAMS.items():
             counts, total = self._histograms[key]
             edges = [*(str(bound) for bound in bounds), "+Inf"]

@@ -1,30 +1,35 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
-from asyncio import CancelledError
+from asyncio import CancelledError, Future
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
+from functools import partial
 
 from opentelemetry.trace import Span, Tracer
 
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
+from policy.spend.effective import SpendPlan
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.request_report import RequestReport
-from proxy.accounting.reservations import LimitHit, Taken
+from proxy.accounting.reservations import SPEND, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.capacity.call_load import Load
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.registry import Dialects
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.json_text.segmented_body import RequestBody
-from proxy.parts import Counters, Journal, Meters, Replicas, UpstreamClient
+from proxy.parts import Counters, Journal, Meters, Replicas, SpendCounters, UpstreamClient
 from proxy.records.messages import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
 from proxy.replicas.replica_calls import CallEnded, ReplicaCall, Wanted
 from runtime.tracing.current import CURRENT
 
 Handler = Callable[[Incoming, Outgoing], Awaitable[None]]
 PLATFORM_SPAN = "replica"
+SpendAnswer = SpendTaken | SpendHit | SpendUnavailable
+SpendQuestion = Awaitable[SpendAnswer]
 
 
 def current_call() -> CallTrace | None:
@@ -82,6 +87,41 @@ def _outcome(answer: Taken | LimitHit) -> Mapping[str, str]:
         "tollgate.limit.type": limit.type.value,
         "tollgate.limit.unit": limit.unit.value,
     }
+
+
+class TracedSpend:
+    """Records `spend` spans."""
+
+    def __init__(self, spend: SpendCounters) -> None:
+        self._ask = spend.ask
+        self.abandon = spend.abandon
+        self.end = spend.end
+        self.give_back = spend.give_back
+
+    def ask(self, plan: SpendPlan, event_key: str, picos: int, least: int = 0) -> SpendQuestion:
+        """The same question, as it may be abandoned. Its answer ends the span."""
+        question = self._ask(plan, event_key, picos, least)
+        call = current_call()
+        if call is not None and call.is_recorded and isinstance(question, Future):
+            question.add_done_callback(partial(_end_spend, call.child("spend")))
+        return question
+
+
+def _end_spend(span: Span, question: Future[SpendAnswer]) -> None:
+    if question.cancelled():  # limits have refused the call, or it is gone
+        span.set_attribute("tollgate.limit.outcome", "given_up")
+    elif (error := question.exception()) is not None:
+        fail(span, type(error).__name__)
+    else:
+        span.set_attributes(_spend_outcome(question.result()))
+    span.end()
+
+
+def _spend_outcome(answer: SpendAnswer) -> Mapping[str, str]:
+    if isinstance(answer, SpendHit):
+        unit = answer.bound.limit.unit.value
+        return {"tollgate.limit.outcome": "refused", "tollgate.limit.type": SPEND, "tollgate.limit.unit": unit}
+    return {"tollgate.limit.outcome": "admitted" if isinstance(answer, SpendTaken) else "unavailable"}
 
 
 class TracedJournal:
@@ -196,6 +236,7 @@ class TracedMeters:
         self.limit_reached = meters.limit_reached
         self.usage_not_reported = meters.usage_not_reported
         self.reservation_overrun = meters.reservation_overrun
+        self.spend_overrun = meters.spend_overrun
 
     def finished(self, call: RequestReport) -> None:
         trace = current_call()

@@ -5,6 +5,7 @@ import contextlib
 import json
 import logging
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
+from policy.spend.effective import SpendPlan
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from policy.spend.spend_hash import LIMB
 from proxy.edges.telemetry.access_log import lines_of
 from proxy.edges.telemetry.tracing.attributes import OPERATIONS
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
@@ -28,6 +32,7 @@ from runtime.tracing.current import add_ids_to_log_lines
 from tests.fakes.counters import LaterCounters
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY, platform
 from tests.fakes.path import PathRig, now_ms
+from tests.fakes.spend import LaterSpend
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 from tests.proxy.test_journal_order import HeldJournal
@@ -145,6 +150,55 @@ async def test_call_has_a_server_span_with_admission_and_upstream_below_it(rig: 
         "server.port": 443,
     }
     assert {span.status.status_code for span in rig.spans.values()} == {StatusCode.UNSET}
+
+
+HARD_DAY = SpendLimit(Unit.DAY, Decimal(1), "EUR", SpendEnforcement.HARD)
+
+
+def limit_spend(rig: TracedRig) -> SpendPlan:
+    rig.directory.price("3", "15")
+    rig.directory.limit_spend(HARD_DAY)
+    plan = rig.directory.spend["g1"]
+    rig.spend.count(plan)
+    return plan
+
+
+async def test_spend_limits_have_a_span_beside_that_of_limits(rig: TracedRig) -> None:
+    limit_spend(rig)
+    rig.upstream.will(answer(completion()))
+    await rig.serve(asking())
+    server, spend = rig.spans[SERVER], rig.spans["spend"]
+    assert spend.parent is not None
+    assert spend.parent.span_id == server.get_span_context().span_id  # type: ignore[union-attr]
+    assert attributes(spend) == {"tollgate.limit.outcome": "admitted"}
+
+
+async def test_span_of_a_refusal_by_a_spend_limit_names_its_unit(rig: TracedRig) -> None:
+    rig.spend.books[limit_spend(rig).key].reserved["g1"] = LIMB
+    assert (await rig.serve(asking())).status == 429
+    await eventually(lambda: "spend" in rig.spans)
+    assert attributes(rig.spans["spend"]) == {
+        "tollgate.limit.outcome": "refused",
+        "tollgate.limit.type": "SPEND",
+        "tollgate.limit.unit": "DAY",
+    }
+
+
+async def test_span_of_spend_limits_that_cannot_be_decided_says_so(rig: TracedRig) -> None:
+    limit_spend(rig)
+    rig.spend.may_reserve = False
+    assert (await rig.serve(asking())).status == 503
+    await eventually(lambda: "spend" in rig.spans)
+    assert attributes(rig.spans["spend"]) == {"tollgate.limit.outcome": "unavailable"}
+
+
+async def test_span_of_spend_limits_ends_where_limits_refuse_first() -> None:
+    rig = TracedRig(spend=LaterSpend(now_ms, 5))
+    limit_spend(rig)
+    rig.directory.limit(Limit(LimitType.REQUEST, Unit.MINUTE, 0))
+    assert (await rig.serve(asking())).status == 429
+    await eventually(lambda: "spend" in rig.spans)
+    assert attributes(rig.spans["spend"]) == {"tollgate.limit.outcome": "given_up"}
 
 
 async def test_stream_tells_when_its_first_chunk_came(rig: TracedRig) -> None:

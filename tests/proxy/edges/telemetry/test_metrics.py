@@ -237,7 +237,7 @@ def counts(*calls: tuple[str, str, str]) -> dict[str, Any]:
     """Return a worker's message after one call each of (workspace, entity, slug)."""
     call_counts = [[*where, 200, 1, 5, 0, 2] for where in calls]
     nothing: dict[str, Any] = {"decisions": [], "sheds": [], "unreported": {}, "async": {}}
-    nothing |= {"decided_alone": 0, "overrun_tokens": 0, "clock_steps": [], "spend": []}
+    nothing |= {"decided_alone": 0, "overrun_tokens": 0, "spend_overruns": 0, "clock_steps": [], "spend": []}
     return {"calls": call_counts, "histograms": {}, "gauges": {}} | nothing
 
 

@@ -1,0 +1,154 @@
+"""Part of step 4, where spend limits bind: reserve what the call may cost (429; 400 402 503), and cap its output.
+
+SOFT limits reserve what a call is expected to cost. Where one is HARD, the most that it can cost is reserved, and the
+output cap that this pays for goes upstream. See docs/reference/money.md#spend-limits.
+"""
+
+from asyncio import CancelledError
+from time import time_ns
+from typing import NamedTuple
+
+from policy.billing import MAX_COUNT
+from policy.limits.alerts import ReachedLimit
+from policy.limits.effective import Plan
+from policy.limits.settlement import Estimate
+from policy.spend.effective import SpendPlan
+from policy.spend.limits import SpendEnforcement
+from policy.spend.spend_hash import picos_of_amount
+from proxy.accounting.call_bound import WITHOUT_OUTPUT
+from proxy.accounting.call_costs import expected_picos
+from proxy.accounting.cost_bounds.bounded_counter import MostCounted
+from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, CostBound, Unbounded, cost_bound
+from proxy.accounting.reservations import SPEND, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
+from proxy.accounting.ulids import Ulids
+from proxy.errors import CountersUnavailableError
+from proxy.exchange import RequestContext
+from proxy.http_rules.headers import output_cap_line
+from proxy.http_rules.limit_refusal import above_limit_refusal, spend_refusal
+from proxy.parts import Parts
+from proxy.records.head_facts import Purpose
+from proxy.refusals import UnboundedCostError, UnpricedError
+
+_COUNT = Purpose.COUNT  # a global is ten times as fast as a member
+_HARD = SpendEnforcement.HARD
+
+
+class _Amount(NamedTuple):
+    """An amount to ask spend limits for: all of it, and the least that is enough. `bound`: None unless one is HARD."""
+
+    picos: int
+    least_picos: int = 0
+    bound: CostBound | None = None
+
+
+class AdmitSpend:
+    """Asks limits and spend limits for a call that both may bind."""
+
+    def __init__(self, parts: Parts, ulids: Ulids) -> None:
+        self._counters = parts.counters
+        self._spend = parts.spend
+        self._meters = parts.meters
+        self._assumed_output = parts.assumed_output_tokens
+        self._call_timeout_ms = int(parts.call_timeout_s * 1000)
+        self._ulids = ulids
+
+    async def __call__(
+        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, tier: Plan | None
+    ) -> tuple[Taken | LimitHit, SpendTaken | None]:
+        """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
+
+        A refusal by limits comes before one by spend limits, which raises. Sets the `x-ratelimit-*` lines of a call
+        that limits admit, and the output cap that was granted.
+        """
+        route = context.route
+        assert route is not None  # else `route` has raised
+        amount = self._amount(context, spend, estimate)
+        event_key = context.request_id if context.facts.request_id is None else self._ulids()
+        spend_question = self._spend.ask(spend, event_key, amount.picos, amount.least_picos)
+        answer: Taken | LimitHit | None = None
+        reserved: SpendTaken | None = None
+        try:
+            question = self._counters.ask(route.plan, estimate, tier)
+            try:
+                answer = await question
+            except CancelledError:
+                self._counters.abandon(question)
+                raise
+            if isinstance(answer, LimitHit):
+                return answer, None
+            context.rate_limit_lines = answer.lines
+            reply = await spend_question
+            if not isinstance(reply, SpendTaken):
+                raise self._refusal(context, reply)
+            if amount.bound is not None:
+                _cap(context, amount.bound, reply.picos)
+            reserved = reply
+            return answer, reserved
+        except CountersUnavailableError:
+            self._meters.limit_decision(UNAVAILABLE)
+            raise
+        finally:
+            if reserved is None:
+                self._spend.abandon(spend_question)
+                if isinstance(answer, Taken):
+                    self._counters.give_back(answer)
+
+    def _amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> _Amount:
+        """Return what to reserve. Raises if the call has no price or no bound, or if no window could hold it."""
+        route = context.route
+        assert route is not None
+        now_ms = time_ns() // 1_000_000
+        is_count = context.facts.purpose is _COUNT
+        if spend.is_hard and not is_count:
+            return self._hard_amount(context, spend, estimate, now_ms)
+        picos = expected_picos(route.prices, spend.currency, now_ms, estimate)
+        if picos is None:
+            raise UnpricedError(route.plan.slug, spend.currency)
+        return _Amount(0 if is_count else picos)  # a count costs nothing, but is refused while nothing is left
+
+    def _hard_amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate, now_ms: int) -> _Amount:
+        route = context.route
+        assert route is not None
+        prices = route.prices
+        rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, spend.currency)
+        if rates is None:
+            raise UnpricedError(route.plan.slug, spend.currency)
+        bound = cost_bound(context, rates, self._assumed_output, _most_tokens(context, estimate))
+        if isinstance(bound, Unbounded):
+            raise UnboundedCostError(route.plan.slug, bound.missing)
+        least_picos = bound.least_picos
+        for each in spend.bounds:
+            if each.limit.enforcement is _HARD and least_picos > picos_of_amount(each.limit.amount):
+                raise above_limit_refusal(least_picos, each.limit)
+        return _Amount(bound.whole_picos, least_picos, bound)
+
+    def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable) -> Exception:
+        """The refusal of a call that limits admit. A decision that is unavailable is counted where it is caught."""
+        if isinstance(reply, SpendUnavailable):
+            return CountersUnavailableError()
+        unit = reply.bound.limit.unit.value
+        self._meters.limit_decision(("refused", SPEND, unit))
+        if reply.is_spent:
+            place = (context.workspace_id, reply.bound.counting_group)
+            self._meters.limit_reached(ReachedLimit(*place, slug="", type="", unit=unit))
+        return spend_refusal(reply)
+
+
+def _most_tokens(context: RequestContext, estimate: Estimate) -> int | None:
+    """Return what `most_input` said of the body; None where the estimate does not tell it to the token."""
+    most = estimate.expected + estimate.margin
+    if context.output_cap is None or most >= MAX_COUNT or context.facts.path in WITHOUT_OUTPUT:
+        return None
+    return most - estimate.output - estimate.output_margin  # with a cap, all that is not output is `most_input`
+
+
+def _cap(context: RequestContext, bound: CostBound, picos: int) -> None:
+    """Cap the output at what is reserved: what the target may bring, and what may be counted without its report."""
+    cap = bound.cap_within(picos)
+    context.most_counted = MostCounted(bound.input_tokens, cap * context.answers)
+    if context.facts.path not in CAPPED_PATHS or context.upload is not None:
+        return
+    context.granted_cap = cap
+    if cap < (context.output_cap or bound.cap):
+        context.rate_limit_lines += output_cap_line(cap)
