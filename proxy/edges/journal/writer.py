@@ -113,9 +113,14 @@ class JournalWriter:
 
     @property
     def place(self) -> tuple[int, int] | None:
-        """The segment and the offset where all that is written ends. None if the disk has refused the end of a call,
-        whose event comes only when this worker has died."""
-        return None if self._has_lost_end else (self._number, self._current.used_bytes)
+        """The segment, from 1, and the offset where all that is written ends; segment 0 if nothing is.
+
+        None if the disk has refused the end of a call, whose event comes only when this worker has died.
+        """
+        if self._has_lost_end:
+            return None
+        place = (self._number, self._current.used_bytes)
+        return place if (1, 0) < place else (0, 0)  # readers are in no segment until one has a record
 
     def start(self) -> None:
         """Start the thread that syncs records to disk."""

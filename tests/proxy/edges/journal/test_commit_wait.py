@@ -143,11 +143,14 @@ async def test_a_worker_that_starts_during_the_wait_is_passed_over(tmp_path: Pat
     assert await shipper.drain(10)
 
 
-async def test_without_journals_a_wait_ends_at_once_and_one_that_is_cancelled_is_forgotten(tmp_path: Path) -> None:
+async def test_without_records_a_wait_ends_at_once_and_one_that_is_cancelled_is_forgotten(tmp_path: Path) -> None:
     ingest = FakeIngest()
     shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
-    shipper.start(lambda: {"w1"}, silent)
+    shipper.start(lambda: {"w1", "w2"}, silent)
     await soon(shipper.committed({"w1": (0, 0)}))
+    empty = JournalWriter(tmp_path, "w2", SMALL)
+    assert empty.place is not None
+    await soon(shipper.committed({"w2": empty.place}))
     ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, 1)
