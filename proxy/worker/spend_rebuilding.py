@@ -20,8 +20,8 @@ class RebuildableSpend(Protocol):
 
     @property
     def rebuilt(self) -> Mapping[str, str]: ...
-    def rebuild(self, waiting: Mapping[str, str]) -> None:
-        """Reserve again in these trees. `waiting`: by hash key, the state to be named in `rebuilt` then."""
+    def rebuild(self, states: Mapping[str, str], /) -> None:
+        """Reserve again in these trees. `states`: by hash key, the state to be named in `rebuilt` then."""
         ...
 
 

@@ -39,10 +39,10 @@ class FakeControl:
     """Rows of traffic, by sender and number of their batch."""
     machines: dict[str, list[str]] = field(default_factory=dict)
     """The incarnations that each machine told of last; a machine that told of none is gone."""
-    waiting: dict[str, str] = field(default_factory=dict)
-    """By hash key, the state of each tree of which reservations may be missing."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """The state of each tree of which reservations may be missing, by hash key."""
     rebuilt: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each machine has confirmed of these, by hash key."""
+    """The states that each machine has confirmed, by hash key."""
     are_machines_down: bool = False
     """True if reports of workers are answered 503."""
     are_events_down: bool = False
@@ -137,8 +137,8 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
             del control.machines[name]
         rebuilt = control.rebuilt.setdefault(name, {})
         rebuilt |= body["rebuilt"]
-        waiting = {key: state for key, state in control.waiting.items() if rebuilt.get(key) != state}
-        return web.json_response({"waiting": waiting})
+        states = {key: state for key, state in control.waits.items() if rebuilt.get(key) != state}
+        return web.json_response({"waiting": states})
 
     app = web.Application()
     app.add_routes([web.post("/internal/v1/machines", machines)])

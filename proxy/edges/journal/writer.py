@@ -120,7 +120,7 @@ class JournalWriter:
         if self._has_lost_end:
             return None
         place = (self._number, self._current.used_bytes)
-        return place if (1, 0) < place else (0, 0)  # readers are in no segment until one has a record
+        return place if place > (1, 0) else (0, 0)  # readers are in no segment until one has a record
 
     def start(self) -> None:
         """Start the thread that syncs records to disk."""

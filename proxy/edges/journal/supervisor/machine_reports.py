@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.edges.journal.supervisor.delivery import in_thread
-from proxy.edges.journal.supervisor.spend_rebuilds import Committed, SpendRebuilds, Worker
+from proxy.edges.journal.supervisor.spend_rebuilds import Committed, ProxyWorker, SpendRebuilds
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from runtime.background import is_set_within
 from runtime.log_lines import cause_of
@@ -37,7 +37,7 @@ class MachineReports:
         self,
         reports: ControlReports,
         directory: Path,
-        workers: Callable[[], Sequence[Worker]],
+        workers: Callable[[], Sequence[ProxyWorker]],
         committed: Committed,
     ) -> None:
         """`directory`: of the journals. `workers`: the places for workers, of which some may be empty."""
@@ -55,7 +55,7 @@ class MachineReports:
         """Note that a worker died, a journal was removed, or a rebuild is done."""
         self._change.set()
 
-    def started(self, worker: Worker) -> None:
+    def started(self, worker: ProxyWorker) -> None:
         """Tell a worker that was started what it must know before it serves, and control that it was started."""
         self.rebuilds.started(worker)
         self.changed()
@@ -136,6 +136,6 @@ def journals_in(directory: Path) -> set[str]:
 
 
 def _waiting(answer: Mapping[str, Any]) -> dict[str, str]:
-    """By hash key, the state of each tree that waits for this machine. Controls of before HARD limits name none."""
-    waiting = answer.get("waiting", {})
-    return {str(key): str(state) for key, state in waiting.items()} if isinstance(waiting, dict) else {}
+    """The state of each tree that waits for this machine, by hash key. Controls of before HARD limits name none."""
+    states = answer.get("waiting", {})
+    return {str(key): str(state) for key, state in states.items()} if isinstance(states, dict) else {}

@@ -23,7 +23,7 @@ Committed = Callable[[Mapping[str, tuple[int, int]]], Awaitable[None]]
 """See `Shipper.committed`."""
 
 
-class Worker(Protocol):
+class ProxyWorker(Protocol):
     """A place for a worker process of this machine, as far as spend limits need it: `WorkerSlot`.
 
     `health` has `rebuilt`, by hash key the state of each tree in which all its reservations are, and `journal_place`,
@@ -42,37 +42,37 @@ class SpendRebuilds:
     """Call `tell` with each answer of control, and `started` for each worker. `run` does the rest."""
 
     def __init__(
-        self, workers: Callable[[], Sequence[Worker]], committed: Committed, on_done: Callable[[], None]
+        self, workers: Callable[[], Sequence[ProxyWorker]], committed: Committed, on_done: Callable[[], None]
     ) -> None:
         """`on_done`: called when `confirmed` has something new."""
         self._workers = workers
         self._committed = committed
         self._on_done = on_done
         self.confirmed: dict[str, str] = {}
-        """By hash key, the state of each tree that can be confirmed and that control is not known to have heard."""
-        self._waiting: Mapping[str, str] = {}
+        """The state of each tree that can be confirmed, by hash key, until control has taken it."""
+        self._states: Mapping[str, str] = {}
         self._last_message: dict[str, Any] | None = None
         self._wake = asyncio.Event()
         self._warnings = PacedLog(log, _WARNING_S)
 
-    def tell(self, waiting: Mapping[str, str], reported: Mapping[str, str]) -> None:
+    def tell(self, states: Mapping[str, str], reported: Mapping[str, str]) -> None:
         """Tell the workers what waits, now that control has taken a report.
 
-        `waiting`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
+        `states`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
         confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them.
         """
         for key, state in reported.items():
             if self.confirmed.get(key) == state:
                 del self.confirmed[key]
-        self._waiting = waiting
-        message = {"is": "spend", "waiting": {**reported, **waiting}}
+        self._states = states
+        message = {"is": "spend", "waiting": {**reported, **states}}
         if message != self._last_message:
             self._last_message = message
             for worker in self._workers():
                 worker.send(message)
         self._wake.set()
 
-    def started(self, worker: Worker) -> None:
+    def started(self, worker: ProxyWorker) -> None:
         """Tell a worker that was started what the others know. Before control has taken a report, that is nothing."""
         if self._last_message is not None:
             worker.send(self._last_message)
@@ -90,14 +90,14 @@ class SpendRebuilds:
             if rebuilt:
                 looks = 0
                 await self._committed(places)
-                self.confirmed |= {key: state for key, state in rebuilt.items() if self._waiting.get(key) == state}
+                self.confirmed |= {key: state for key, state in rebuilt.items() if self._states.get(key) == state}
                 self._on_done()
             else:
                 looks += 1
                 await asyncio.sleep(pause_s(looks, FIRST_PAUSE_S, LONGEST_PAUSE_S))
 
     def _unconfirmed(self) -> dict[str, str]:
-        return {key: state for key, state in self._waiting.items() if self.confirmed.get(key) != state}
+        return {key: state for key, state in self._states.items() if self.confirmed.get(key) != state}
 
     def _rebuilt(self) -> tuple[dict[str, str], dict[str, tuple[int, int]]]:
         """The trees that all living workers have rebuilt, and where their journals ended then.
@@ -110,8 +110,8 @@ class SpendRebuilds:
         for worker in self._workers():
             if not worker.incarnation:
                 continue
-            told: Mapping[str, str] = worker.health.get("rebuilt", {})
-            rebuilt = {key: state for key, state in rebuilt.items() if told.get(key) == state}
+            own: Mapping[str, str] = worker.health.get("rebuilt", {})
+            rebuilt = {key: state for key, state in rebuilt.items() if own.get(key) == state}
             if not rebuilt:
                 return {}, {}
             place = worker.health["journal_place"]

@@ -22,12 +22,12 @@ from tests.proxy.edges.journal.journals import (
     silent,
     write_calls,
 )
-from tests.waiting import PATIENCE_S, until_still
+from tests.wait import PATIENCE_S, until_still
 
 
 async def soon(waiting: Awaitable[None]) -> None:
     """Wait, with a limit: a wait that never ends must fail."""
-    await asyncio.wait_for(waiting, PATIENCE_S)
+    await asyncio.wait_for(wait, PATIENCE_S)
 
 
 @pytest.mark.parametrize("in_memory", [False, True])
@@ -42,11 +42,11 @@ async def test_a_living_workers_journal_is_committed_through_its_place(tmp_path:
     journal = JournalWriter(tmp_path, "w1", replace(SMALL, memory_root=root if in_memory else None))
     write_calls(journal, *range(300))  # over several segments
     assert journal.place is not None
-    waiting = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
+    wait = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
     await until_still(lambda: shipper.pending)
-    assert not waiting.done()
+    assert not wait.done()
     ingest.away = False
-    await soon(waiting)
+    await soon(wait)
     assert len(ingest.events) == 300
     open_call(journal, 300)
     await soon(shipper.committed({"w1": journal.place}))
@@ -60,28 +60,28 @@ async def test_a_wait_ends_while_the_journal_grows(tmp_path: Path) -> None:
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, *range(100))
     assert journal.place is not None
-    written = 100
+    count = 100
 
     class Slow(FakeIngest):
         async def post(self, body: bytes) -> None:
-            nonlocal written
+            nonlocal count
             await super().post(body)
-            write_calls(journal, *range(written, written + 40))
-            written += 40
+            write_calls(journal, *range(count, count + 40))
+            count += 40
 
     ingest = Slow()
     shipper = Shipper(tmp_path, ingest, FakeCounters(), replace(EAGER, round_events=20))
-    waiting = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
+    wait = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
     shipper.start(lambda: {"w1"}, all_settled)
-    await soon(waiting)
+    await soon(wait)
     assert {key(number) for number in range(100)} <= set(ingest.events)
-    assert len(ingest.events) < written
+    assert len(ingest.events) < count
     await shipper.drain(0)
     journal.stop()
 
 
 async def test_a_dead_workers_journal_is_committed_whole(tmp_path: Path) -> None:
-    """Its calls that were open are billed too, and its settlements may still wait for Redis."""
+    """Calls that were open are billed too, and settlements may still wait for Redis."""
     ingest = FakeIngest()
     ingest.away = True
     counters = FakeCounters()
@@ -92,11 +92,11 @@ async def test_a_dead_workers_journal_is_committed_whole(tmp_path: Path) -> None
     kill(dead)
     shipper = Shipper(tmp_path, ingest, counters, EAGER)
     shipper.start(lambda: {"w2"}, silent)
-    waiting = asyncio.ensure_future(shipper.committed({}))
+    wait = asyncio.ensure_future(shipper.committed({}))
     await until_still(lambda: shipper.pending)
-    assert not waiting.done()
+    assert not wait.done()
     ingest.away = False
-    await soon(waiting)
+    await soon(wait)
     assert len(ingest.events) == 121
     assert (tmp_path / "w1").exists()
     counters.away = False
@@ -104,7 +104,7 @@ async def test_a_dead_workers_journal_is_committed_whole(tmp_path: Path) -> None
 
 
 async def test_a_worker_that_dies_during_the_wait_is_waited_for_through_its_place(tmp_path: Path) -> None:
-    """Its open calls were reserved again, so their events may come later."""
+    """The open calls were reserved again, so their events may come later."""
     ingest = FakeIngest()
     ingest.away = True
     journal = JournalWriter(tmp_path, "w1", SMALL)
@@ -113,13 +113,13 @@ async def test_a_worker_that_dies_during_the_wait_is_waited_for_through_its_plac
     shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: live, silent)
     assert journal.place is not None
-    waiting = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
+    wait = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
     await until_still(lambda: shipper.pending)
     open_call(journal, 10)
     kill(journal)
     live.clear()
     ingest.away = False
-    await soon(waiting)
+    await soon(wait)
     assert len(ingest.events) >= 10
     assert await shipper.drain(10)
 
@@ -133,11 +133,11 @@ async def test_a_worker_that_starts_during_the_wait_is_passed_over(tmp_path: Pat
     shipper = Shipper(tmp_path, ingest, FakeCounters(), EAGER)
     shipper.start(lambda: live, silent)
     assert first.place is not None
-    waiting = asyncio.ensure_future(shipper.committed({"w1": first.place}))
+    wait = asyncio.ensure_future(shipper.committed({"w1": first.place}))
     second = JournalWriter(tmp_path, "w2", SMALL)
     open_call(second, 20)
     ingest.away = False
-    await soon(waiting)
+    await soon(wait)
     first.stop()
     second.stop()
     assert await shipper.drain(10)
@@ -155,9 +155,9 @@ async def test_without_records_a_wait_ends_at_once_and_one_that_is_cancelled_is_
     journal = JournalWriter(tmp_path, "w1", SMALL)
     write_calls(journal, 1)
     assert journal.place is not None
-    waiting = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
+    wait = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
     await until_still(lambda: shipper.pending)
-    waiting.cancel()
+    wait.cancel()
     await asyncio.wait([waiting])
     assert shipper._waits == []
     journal.stop()

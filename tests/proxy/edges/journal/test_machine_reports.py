@@ -19,11 +19,11 @@ KEY = "tg:{grp_a|group}"
 
 
 class Control:
-    """Takes reports, or answers with another status. `waiting`: the trees in its answers, as of now."""
+    """Takes reports, or answers with another status. `waits`: the trees in its answers, as of now."""
 
     def __init__(self) -> None:
         self.status = 200
-        self.waiting: dict[str, str] | None = None
+        self.waits: dict[str, str] | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.bodies: list[Any] = []
@@ -32,7 +32,7 @@ class Control:
     async def handle(self, request: web.Request) -> web.Response:
         self.bodies.append(await request.json())
         await self.gate.wait()
-        return web.json_response({} if self.waiting is None else {"waiting": self.waiting}, status=self.status)
+        return web.json_response({} if self.waits is None else {"waiting": self.waits}, status=self.status)
 
 
 class Worker:
@@ -207,11 +207,11 @@ async def test_workers_are_told_what_waits_and_control_what_is_rebuilt(
 ) -> None:
     monkeypatch.setattr(machine_reports, "INTERVAL_S", 3600)
     (worker,) = workers
-    control.waiting = {KEY: "e1 n1"}
+    control.waits = {KEY: "e1 n1"}
     async with served(reports):
         await eventually(lambda: worker.messages == [{"is": "spend", "waiting": {KEY: "e1 n1"}}])
         assert [body["rebuilt"] for body in control.bodies] == [{}]
-        control.waiting = {}
+        control.waits = {}
         worker.health = {"rebuilt": {KEY: "e1 n1"}, "journal_place": [1, 0]}
         await eventually(lambda: [body["rebuilt"] for body in control.bodies] == [{}, {KEY: "e1 n1"}])
         reports.changed()
@@ -225,7 +225,7 @@ async def test_a_confirmation_that_control_did_not_take_is_sent_again(
 ) -> None:
     monkeypatch.setattr(machine_reports, "INTERVAL_S", 0.01)
     workers[0].health = {"rebuilt": {KEY: "e1 n1"}, "journal_place": [1, 0]}
-    control.waiting = {KEY: "e1 n1"}
+    control.waits = {KEY: "e1 n1"}
     async with served(reports):
         await eventually(lambda: control.bodies)
         control.status = 503
