@@ -123,8 +123,7 @@ async def _parts(
     counters = await _counters(settings, launch.incarnation, meters, journal)
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
-    rebuilding = SpendRebuilding(counters.spend, journal)
-    link.on_spend(rebuilding.received)
+    rebuilding = SpendRebuilding(counters.spend, journal, link)
 
     def health() -> Message:
         directory.follow()

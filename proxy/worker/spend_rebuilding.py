@@ -6,7 +6,7 @@ See docs/reference/money.md#how-spend-is-counted.
 from collections.abc import Mapping
 from typing import Protocol
 
-from proxy.edges.process.channel import Message
+from proxy.edges.process.channel import Message, SupervisorLink
 
 
 class RebuildableSpend(Protocol):
@@ -36,9 +36,10 @@ class WrittenJournal(Protocol):
 class SpendRebuilding:
     """Takes the supervisor's messages, and makes a part of the worker's health."""
 
-    def __init__(self, spend: RebuildableSpend, journal: WrittenJournal) -> None:
+    def __init__(self, spend: RebuildableSpend, journal: WrittenJournal, link: SupervisorLink) -> None:
         self._spend = spend
         self._journal = journal
+        link.on_spend(self.received)
 
     def received(self, message: Message) -> None:
         """Take a message: control knows this machine, and these trees are to be rebuilt."""

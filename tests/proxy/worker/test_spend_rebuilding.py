@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from proxy.edges.process.channel import SupervisorLink
 from proxy.worker.spend_rebuilding import SpendRebuilding
 
 KEY = "tg:{grp_a|group}"
@@ -11,10 +12,10 @@ class Spend:
     def __init__(self) -> None:
         self.may_reserve = False
         self.rebuilt: dict[str, str] = {}
-        self.asked: list[Mapping[str, str]] = []
+        self.questions: list[Mapping[str, str]] = []
 
-    def rebuild(self, waiting: Mapping[str, str]) -> None:
-        self.asked.append(waiting)
+    def rebuild(self, states: Mapping[str, str], /) -> None:
+        self.questions.append(states)
 
 
 class Journal:
@@ -31,23 +32,23 @@ class Journal:
 
 def test_nothing_is_reserved_before_a_message() -> None:
     spend = Spend()
-    rebuilding = SpendRebuilding(spend, Journal(spend))
+    rebuilding = SpendRebuilding(spend, Journal(spend), SupervisorLink(lambda: None))
     rebuilding.health()
     assert not spend.may_reserve
-    assert spend.asked == []
+    assert spend.questions == []
 
 
 def test_message_says_that_calls_may_reserve_and_where_to_reserve_again() -> None:
     spend = Spend()
-    rebuilding = SpendRebuilding(spend, Journal(spend))
-    for waiting in ({}, {KEY: "e1 n1"}, {}):
-        rebuilding.received({"is": "spend", "waiting": waiting})
+    rebuilding = SpendRebuilding(spend, Journal(spend), SupervisorLink(lambda: None))
+    for states in ({}, {KEY: "e1 n1"}, {}):
+        rebuilding.received({"is": "spend", "waiting": states})
         assert spend.may_reserve
-    assert spend.asked == [{}, {KEY: "e1 n1"}, {}]
+    assert spend.questions == [{}, {KEY: "e1 n1"}, {}]
 
 
 def test_health_has_what_was_rebuilt_before_the_journal_was_written() -> None:
     spend = Spend()
     spend.rebuilt = {KEY: "e1 n1"}
-    rebuilding = SpendRebuilding(spend, Journal(spend))
+    rebuilding = SpendRebuilding(spend, Journal(spend), SupervisorLink(lambda: None))
     assert rebuilding.health() == {"rebuilt": {KEY: "e1 n1"}, "journal_place": (1, 100)}

@@ -22,10 +22,10 @@ from tests.proxy.edges.journal.journals import (
     silent,
     write_calls,
 )
-from tests.wait import PATIENCE_S, until_still
+from tests.waiting import PATIENCE_S, until_still
 
 
-async def soon(waiting: Awaitable[None]) -> None:
+async def soon(wait: Awaitable[None]) -> None:
     """Wait, with a limit: a wait that never ends must fail."""
     await asyncio.wait_for(wait, PATIENCE_S)
 
@@ -158,7 +158,7 @@ async def test_without_records_a_wait_ends_at_once_and_one_that_is_cancelled_is_
     wait = asyncio.ensure_future(shipper.committed({"w1": journal.place}))
     await until_still(lambda: shipper.pending)
     wait.cancel()
-    await asyncio.wait([waiting])
+    await asyncio.wait([wait])
     assert shipper._waits == []
     journal.stop()
     await shipper.drain(0)

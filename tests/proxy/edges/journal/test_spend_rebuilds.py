@@ -16,12 +16,12 @@ B = "tg:{grp_b|group}"
 
 
 class Worker:
-    """A slot. `told`: the trees that its worker says it has rebuilt, at the next flush; None: it does not answer."""
+    """A slot. `states`: the trees that its worker says it has rebuilt, at the next flush; None: it does not answer."""
 
-    def __init__(self, incarnation: str, told: dict[str, str] | None = None) -> None:
+    def __init__(self, incarnation: str, states: dict[str, str] | None = None) -> None:
         self.incarnation = incarnation
         self.health: dict[str, Any] = {}
-        self.told = told
+        self.states = states
         self.place: tuple[int, int] | None = (1, 100)
         self.messages: list[dict[str, Any]] = []
         self.flushes = 0
@@ -29,9 +29,9 @@ class Worker:
     async def flush(self) -> bool:
         self.flushes += 1
         await asyncio.sleep(0)
-        if self.told is not None:
-            self.health = {"rebuilt": dict(self.told), "journal_place": self.place}
-        return self.told is not None
+        if self.states is not None:
+            self.health = {"rebuilt": dict(self.states), "journal_place": self.place}
+        return self.states is not None
 
     def send(self, message: dict[str, Any]) -> None:
         self.messages.append(message)
@@ -39,11 +39,11 @@ class Worker:
     def dies(self) -> None:
         self.incarnation = ""
         self.health = {}
-        self.told = None
+        self.states = None
 
-    def starts(self, incarnation: str, told: dict[str, str] | None = None) -> None:
+    def starts(self, incarnation: str, states: dict[str, str] | None = None) -> None:
         self.incarnation = incarnation
-        self.told = told
+        self.states = states
 
 
 class Machine:
@@ -54,7 +54,7 @@ class Machine:
         self.waits: list[Mapping[str, tuple[int, int]]] = []
         self.is_committed = asyncio.Event()
         self.is_committed.set()
-        self.done = 0
+        self.news = 0
         self.rebuilds = SpendRebuilds(lambda: self.workers, self.committed, self.on_done)
 
     async def committed(self, places: Mapping[str, tuple[int, int]]) -> None:
@@ -62,7 +62,7 @@ class Machine:
         await self.is_committed.wait()
 
     def on_done(self) -> None:
-        self.done += 1
+        self.news += 1
 
     @property
     def confirmed(self) -> dict[str, str]:
@@ -99,23 +99,23 @@ async def test_a_tree_is_confirmed_when_all_workers_have_rebuilt_it_and_all_is_c
         machine.is_committed.clear()
         machine.rebuilds.tell(trees(A), {})
         assert sent(machine.workers) == [trees(A)] * 2
-        one.told = trees(A)
+        one.states = trees(A)
         await machine.looks_again()
-        other.told = trees(A, epoch="e0 n0")
+        other.states = trees(A, epoch="e0 n0")
         await machine.looks_again()
         assert machine.waits == [], "the other has reserved again for an earlier server"
-        other.told = trees(A)
+        other.states = trees(A)
         other.place = (2, 7)
         await eventually(lambda: machine.waits)
         assert machine.waits == [{"w1": (1, 100), "w2": (2, 7)}]
         assert machine.confirmed == {}
         machine.is_committed.set()
         await eventually(lambda: machine.confirmed == trees(A))
-        assert machine.done == 1
+        assert machine.news == 1
 
 
 async def test_a_worker_that_dies_has_no_say() -> None:
-    """Its journal is committed whole: the wait has no place for it."""
+    """The journal is committed whole: the wait has no place for it."""
     async with serving(Worker("w1", trees(A)), Worker("w2")) as machine:
         machine.rebuilds.tell(trees(A), {})
         await machine.looks_again()
@@ -154,7 +154,7 @@ async def test_one_tree_waits_for_no_other() -> None:
     async with serving(worker) as machine:
         machine.rebuilds.tell(trees(A, B), {})
         await eventually(lambda: machine.confirmed == trees(B))
-        worker.told = trees(A, B)
+        worker.states = trees(A, B)
         await eventually(lambda: machine.confirmed == trees(A, B))
 
 
@@ -168,7 +168,7 @@ async def test_another_epoch_in_the_middle_is_confirmed_alone() -> None:
         machine.is_committed.set()
         await machine.looks_again()
         assert machine.confirmed == {}, "what was rebuilt for the first server is no answer to the second"
-        worker.told = trees(A, epoch="e2 n2")
+        worker.states = trees(A, epoch="e2 n2")
         await eventually(lambda: machine.confirmed == trees(A, epoch="e2 n2"))
 
 
@@ -181,7 +181,7 @@ async def test_a_tree_that_waits_again_is_rebuilt_again() -> None:
         machine.rebuilds.tell(trees(A, epoch="e1 n2"), {})
         await machine.looks_again()
         assert machine.confirmed == trees(A)
-        worker.told = trees(A, epoch="e1 n2")
+        worker.states = trees(A, epoch="e1 n2")
         await eventually(lambda: machine.confirmed == trees(A, epoch="e1 n2"))
 
 
