@@ -6,11 +6,11 @@ See docs/reference/money.md#spend-limits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import USAGE_UNITS, Unit
-from policy.spend.limits import SpendLimit
+from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_hash import spend_key
 
 
@@ -35,6 +35,12 @@ class SpendPlan:
     currency: str
     bounds: tuple[SpendBound, ...]
     """The limits in the order of trial: from the group to the root, DAY before MONTH."""
+    is_hard: bool = field(init=False, compare=False)
+    """True if one of them is HARD."""
+
+    def __post_init__(self) -> None:
+        is_hard = any(bound.limit.enforcement is SpendEnforcement.HARD for bound in self.bounds)
+        object.__setattr__(self, "is_hard", is_hard)
 
 
 def spend_plan(

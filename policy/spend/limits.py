@@ -17,16 +17,25 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
-SPEND_LEVEL = 1
-"""The kinds of spend limits that this version knows: 1 is SOFT. A proxy tells control when it asks for policy."""
+SPEND_LEVEL = 2
+"""The kinds of spend limits that this version knows: 1 is SOFT, 2 adds HARD. A proxy tells control when it asks for
+policy."""
 
 
 class SpendEnforcement(StrEnum):
-    """The point from which calls are refused. SOFT: once what is spent and reserved has come to the amount."""
+    """The point from which calls are refused.
+
+    SOFT: once what is spent and reserved has come to the amount. HARD: where that and the most that the call can cost
+    would be above it.
+    """
 
     SOFT = "SOFT"
+    HARD = "HARD"
 
     __hash__ = str.__hash__
+
+
+_LEVELS = {SpendEnforcement.SOFT: 1, SpendEnforcement.HARD: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,11 @@ def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
         raise IllegalSpendLimitsError(f"a spend limit's unit is {' or '.join(USAGE_UNITS)}")
     if len({limit.unit for limit in limits}) < len(limits):
         raise IllegalSpendLimitsError("at most one spend limit per unit; leave out the repeated one")
+
+
+def level_of(limits: Iterable[SpendLimit]) -> int:
+    """The least `SPEND_LEVEL` of a proxy that can enforce these limits: 0 for none, 1 for SOFT ones, 2 for HARD."""
+    return max((_LEVELS[limit.enforcement] for limit in limits), default=0)
 
 
 def check_currency(limits: Iterable[SpendLimit]) -> None:

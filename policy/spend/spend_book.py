@@ -66,8 +66,8 @@ class CountOutcome(Enum):
 class SpendBook:
     """The hash of one tree (`policy/spend/spend_hash.py`).
 
-    `epoch`: the run id of the server under which control has counted; without it, nothing counts. `spent`: units, by
-    field of the hash. `reserved`: picos, by group. `reservations`: by event key; None is a marker, which keeps a late
+    `epoch`: that of the server under which control has counted; without it, nothing counts. `spent`: units, by field of
+    the hash. `reserved`: picos, by group. `reservations`: by event key; None is a marker, which keeps a late
     take from reserving anything.
     """
 
@@ -124,12 +124,12 @@ class SpendBook:
         if reservation is not None:
             self._lower(reservation.groups, reservation.picos)
 
-    def count(self, after_ms: int, through_ms: int, run_id: str, events: Sequence[CountableEvent]) -> CountOutcome:
+    def count(self, after_ms: int, through_ms: int, epoch: str, events: Sequence[CountableEvent]) -> CountOutcome:
         """Count the events of (`after_ms`, `through_ms`] that are not counted yet, each in the window of its timestamp.
 
         BEHIND: events of before `after_ms` are missing. ABSENT: another server, or one that has lost the hash.
         """
-        if self.epoch != run_id:
+        if self.epoch != epoch:
             return CountOutcome.ABSENT
         if self.counted_ms < after_ms:
             return CountOutcome.BEHIND
@@ -143,9 +143,9 @@ class SpendBook:
         self.counted_ms = max(self.counted_ms, through_ms)
         return CountOutcome.COUNTED
 
-    def build(self, run_id: str, through_ms: int, spent: Mapping[str, int]) -> None:
+    def build(self, epoch: str, through_ms: int, spent: Mapping[str, int]) -> None:
         """Set what is spent through a time, by field, in units. Reservations stay, also of events that it has."""
-        self.epoch = run_id
+        self.epoch = epoch
         self.counted_ms = through_ms
         self.spent = dict(spent)
 

@@ -7,8 +7,10 @@ See docs/reference/money.md#how-spend-is-counted.
 
 # Amounts are whole numbers of limbs, exact in Lua, whose numbers hold 53 bits: units of the currency, then 10^-12, then
 # 10^-24 of one. Reservations have the first two. Fields:
-# - `e`: the run id of the server under which control has counted what is here, the currency, and a name for the prices
-#   of then, with blanks between them. Without it, nothing counts.
+# - `e`: the epoch of the server under which control has counted what is here, the currency, and a name for the prices
+#   of then, with blanks between them. Without it, nothing counts. The epoch is `master_replid` of `INFO replication`,
+#   which is another one after each start and each promotion of a server: what is here may be older then.
+# - `h`: the epoch under which all reservations of calls in flight are here. HARD limits admit only under this one.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
@@ -26,6 +28,7 @@ from policy.prices import amount_of
 
 EPOCH_FIELD = "e"
 COUNTED_FIELD = "c"
+COMPLETE_FIELD = "h"
 REPAIR_FIELD = "w"
 SPENT_PREFIX = "s"
 RESERVED_PREFIX = "r"
@@ -59,9 +62,9 @@ def window_name(unit: Unit, at_ms: int) -> str:
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"
 
 
-def epoch_text(run_id: str, currency: str, prices: str = "") -> str:
-    """The text of `e` while what the hash has counts: on that server, for limits in that currency, by these prices."""
-    return f"{run_id} {currency} {prices}"
+def epoch_text(epoch: str, currency: str, prices: str = "") -> str:
+    """The text of `e` while what the hash has counts: in that epoch, for limits in that currency, by these prices."""
+    return f"{epoch} {currency} {prices}"
 
 
 def picos_of(units: int) -> int:

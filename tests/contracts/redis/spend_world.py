@@ -19,7 +19,7 @@ from proxy.edges.redis.spend.scripts import (
 from tests.contracts.redis.counters_world import REDIS_CLOCK
 
 INCARNATION = "0123456789abcdef"
-RUN_ID = "f" * 40
+EPOCH = "f" * 40
 SCRIPTS = SpendScripts.load(REDIS_CLOCK)
 
 

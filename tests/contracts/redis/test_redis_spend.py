@@ -16,7 +16,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from runtime.redis.slots import slot_of
 from tests.contracts.redis.counters_world import simple
-from tests.contracts.redis.spend_world import INCARNATION, RUN_ID, limits, plan_of
+from tests.contracts.redis.spend_world import INCARNATION, EPOCH, limits, plan_of
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, running_cluster
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis
@@ -69,7 +69,7 @@ async def late(relay: Relay) -> AsyncIterator[RedisCounters]:
 def build(client: "redis.Redis", plan: SpendPlan) -> None:
     """Count a tree from now on, with nothing spent."""
     book = SpendBook()
-    book.build(RUN_ID, 1, {})
+    book.build(EPOCH, 1, {})
     for name, value in book.fields().items():
         client.hset(plan.key, name, value)
 

@@ -13,7 +13,7 @@ from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdm
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO
 from proxy.edges.redis.spend.scripts import call_arguments, given_back_arguments, given_up_arguments
 from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
-from tests.contracts.redis.spend_world import INCARNATION, RUN_ID, limits, plan_of, run_end, run_take
+from tests.contracts.redis.spend_world import INCARNATION, EPOCH, limits, plan_of, run_end, run_take
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120
@@ -72,11 +72,11 @@ class Twins:
         self.compare()
 
     def build(self) -> None:
-        self.book.build(RUN_ID, self.now_ms, self.book.spent)
+        self.book.build(EPOCH, self.now_ms, self.book.spent)
         self.store()
 
     def count(self, *events: CountableEvent, through_ms: int) -> None:
-        assert self.book.count(self.book.counted_ms, through_ms, RUN_ID, events) is CountOutcome.COUNTED
+        assert self.book.count(self.book.counted_ms, through_ms, EPOCH, events) is CountOutcome.COUNTED
         self.store()
 
     def store(self) -> None:
