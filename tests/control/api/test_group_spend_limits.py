@@ -89,7 +89,7 @@ REFUSED = {
     "13 digits after the point": ([limit("0." + "1" * 13)], "spend_limits.0.amount", "12 after the point"),
     "a small currency": ([limit("1", currency="eur")], "spend_limits.0.currency", "three capital letters"),
     "no currency": ([{"unit": "DAY", "amount": "1"}], "spend_limits.0.currency", "required"),
-    "HARD": ([limit("1", enforcement="HARD")], "spend_limits.0.enforcement", "must be SOFT"),
+    "another enforcement": ([limit("1", enforcement="FIRM")], "spend_limits.0.enforcement", "'SOFT' or 'HARD'"),
     "two currencies": ([limit("1"), limit("1", "MONTH", "USD")], "spend_limits", "one currency, not EUR and USD"),
     "an unknown member": ([limit("1", slug=SLUG)], "spend_limits.0.slug", "unknown field"),
 }

@@ -8,13 +8,16 @@ from importlib import resources
 from itertools import groupby
 from operator import attrgetter
 
-from control.records.spend import SpentEvent, TreeBuild, TreeCount
+from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount
 from policy.spend.script_constants import spend_constants
-from policy.spend.spend_hash import RESERVATION_PREFIX, pack_amount, pack_spent
+from policy.spend.spend_hash import INCARNATION_CHARS, RESERVATION_PREFIX, pack_amount, pack_spent, picos_of
 from runtime.redis.script import Argument, RedisScript
 
 EVENTS_AT_ONCE = 200
 """Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
+
+COMMITTED = "-" * INCARNATION_CHARS
+"""The incarnation in reservations that control makes for committed events. No worker has it."""
 
 
 def script(name: str) -> RedisScript:
@@ -55,6 +58,20 @@ def build_arguments(epoch: str, build: TreeBuild) -> list[Argument]:
     for field, units in build.spent.items():
         arguments += (field, pack_spent(units))
     return [*arguments, *(f"{RESERVATION_PREFIX}{key}" for key in build.counted_keys)]
+
+
+def begin_arguments(epoch: str, nonce: str) -> list[Argument]:
+    return [epoch, f"{epoch.partition(' ')[0]} {nonce}", AFTER_RESTORE]
+
+
+def complete_arguments(epoch: str, state: str, next_state: str, events: Sequence[SpentEvent]) -> list[Argument]:
+    """Events that count for no group need no reservation."""
+    arguments: list[Argument] = [epoch, state, next_state, COMMITTED]
+    for event in events:
+        if event.groups:
+            groups = "".join(f"{group}/" for group in event.groups)
+            arguments += (event.at_ms, event.key, groups, pack_amount(picos_of(event.units)))
+    return arguments
 
 
 def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -> list[Argument]:

@@ -47,7 +47,7 @@ def reserved(world: SpendWorld) -> int:
 
 async def tell(world: SpendWorld, machine: str, *incarnations: str) -> None:
     async def work(tx: WriteTx) -> None:
-        await put_machine(tx, machine, incarnations)
+        await put_machine(tx, machine, frozenset(incarnations))
 
     await world.store.transact(work)
 
