@@ -7,8 +7,8 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from control.edges.sql.spend.machines import all_machines, delete_machine, machine_of, put_machine
 from control.edges.sql.spend.rebuilds import hard_trees
@@ -93,30 +93,21 @@ class MachineIsLiveError(DomainError):
     """A machine that is to be released has just told that it lives."""
 
 
-@dataclass(frozen=True, slots=True)
-class MachineState:
-    """A machine as the operator sees it. `waiting_trees`: the roots of the trees that wait for it."""
-
-    machine: str
-    reported_at: str
-    incarnations: int
-    waiting_trees: tuple[str, ...]
-
-
-async def list_machines(store: Store) -> list[MachineState]:
-    """All machines that may still give events, by name."""
+async def list_machines(store: Store) -> list[Mapping[str, Any]]:
+    """All machines that may still give events, by name: what `tollgate spend machines` prints."""
     async with store.read() as conn:
         machines = await all_machines(conn)
         states = waiting_among(await hard_trees(conn))
-    return [
-        MachineState(
-            machine=one.name,
-            reported_at=time_text(one.reported_at_ms),
-            incarnations=len(one.incarnations),
-            waiting_trees=tuple([id for id, state in states.items() if is_waiting_for(one, id, state)]),
-        )
-        for one in machines
-    ]
+    return [_described(one, [id for id, state in states.items() if is_waiting_for(one, id, state)]) for one in machines]
+
+
+def _described(machine: ProxyMachine, waiting_trees: Sequence[str]) -> Mapping[str, Any]:
+    return {
+        "machine": machine.name,
+        "reported_at": time_text(machine.reported_at_ms),
+        "incarnations": len(machine.incarnations),
+        "waiting_trees": sorted(waiting_trees),
+    }
 
 
 def is_waiting_for(machine: ProxyMachine, root_id: str, state: str) -> bool:
@@ -124,22 +115,24 @@ def is_waiting_for(machine: ProxyMachine, root_id: str, state: str) -> bool:
     return machine.rebuilt.get(spend_key(root_id)) != state
 
 
-async def release_machine(store: Store, name: str, *, is_forced: bool = False) -> None:
+async def release_machine(store: Store, name: str, *, is_forced: bool = False) -> Mapping[str, Any]:
     """Forget a machine that never comes back: the next sweep ends what its calls reserved, and no tree waits for it.
 
-    Raises `NotFoundError`, and `MachineIsLiveError` if it told something within the last minute.
+    Returns what it was. Raises `NotFoundError`, and `MachineIsLiveError` if it told something within the last minute.
     """
 
-    async def work(tx: WriteTx) -> None:
+    async def work(tx: WriteTx) -> Mapping[str, Any]:
         machine = await machine_of(tx.conn, name)
         if machine is None:
-            raise NotFoundError(f"no machine {name!r} is known; `tollgate spend machines` lists those that are")
+            raise NotFoundError(f"No machine {name!r} is known; `tollgate spend machines` lists those that are.")
         silent_ms = tx.now_ms - machine.reported_at_ms
         if silent_ms < LIVE_MS and not is_forced:
             raise MachineIsLiveError(
-                f"machine {name!r} told {max(0, silent_ms) // 1000} s ago that it lives. Stop it first, so that it ships its"
-                " journal, or release it with --force: calls that it still has may then cost more than HARD limits allow"
+                f"Machine {name!r} told {max(0, silent_ms) // 1000} s ago that it lives. Stop it first, so that it ships"
+                " its journal, or release it with --force: calls that it still has may then cost more than HARD spend"
+                " limits allow."
             )
         await delete_machine(tx, name)
+        return _described(machine, ())
 
-    await store.transact(work)
+    return await store.transact(work)

@@ -16,7 +16,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from runtime.redis.slots import slot_of
 from tests.contracts.redis.counters_world import simple
-from tests.contracts.redis.spend_world import INCARNATION, EPOCH, limits, plan_of
+from tests.contracts.redis.spend_world import EPOCH, INCARNATION, limits, plan_of
 from tests.redis_cluster import CLUSTER_BINARY, MISSING, PATIENT_MS, running_cluster
 from tests.redis_relay import Relay, relay_to
 from tests.redis_server import RedisServer, private_redis

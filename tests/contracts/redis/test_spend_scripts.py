@@ -13,7 +13,7 @@ from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdm
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO
 from proxy.edges.redis.spend.scripts import call_arguments, given_back_arguments, given_up_arguments
 from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
-from tests.contracts.redis.spend_world import INCARNATION, EPOCH, limits, plan_of, run_end, run_take
+from tests.contracts.redis.spend_world import EPOCH, INCARNATION, limits, plan_of, run_end, run_take
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120

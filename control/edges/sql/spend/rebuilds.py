@@ -41,6 +41,4 @@ async def end_wait(tx: WriteTx, root_id: str, state: str) -> None:
 async def forget_dropped(tx: WriteTx, root_ids: Collection[str]) -> None:
     """Forget these trees where they still are DROPPED."""
     table = spend_rebuilds
-    await tx.conn.execute(
-        delete(table).where(one_of(table.c.root_id, root_ids), table.c.state == DROPPED)
-    )
+    await tx.conn.execute(delete(table).where(one_of(table.c.root_id, root_ids), table.c.state == DROPPED))
