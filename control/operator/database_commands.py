@@ -179,8 +179,8 @@ def spend() -> None:
 def spend_machines(**where: Any) -> None:
     """Print every machine that may still give events, one JSON object a line.
 
-    `waiting_trees`: root groups whose HARD spend limits refuse calls until the machine has told that its reservations are
-    in Redis again.
+    `waiting_trees`: root groups whose HARD spend limits refuse calls until the machine has told that its reservations
+    are in Redis again.
     """
     from control.resources.spend import machines
 

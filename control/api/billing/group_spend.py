@@ -41,8 +41,8 @@ class SpendLimitRequestV1(RequestV1):
     currency: CurrencyText = Field(description="That of all spend limits of the group's tree.")
     enforcement: EnforcementName | None = Field(
         None,
-        description="SOFT, the default: calls are admitted while what is spent and reserved is below the amount. HARD: a"
-        " call is admitted only if the most that it can cost also fits, so the amount is never exceeded.",
+        description="SOFT, the default: calls are admitted while what is spent and reserved is below the amount. HARD:"
+        " a call is admitted only if the most that it can cost also fits, so the amount is never exceeded.",
     )
 
 

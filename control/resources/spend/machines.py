@@ -35,8 +35,8 @@ async def note_machine(
 ) -> Mapping[str, str]:
     """Keep which incarnations of a machine's workers may still give events; without one, forget the machine.
 
-    `rebuilt`: by hash key, the state of a tree that waits, once all that this machine's calls reserved there is in Redis
-    or committed. Returns the states that the machine has not confirmed yet, by hash key.
+    `rebuilt`: by hash key, the state of a tree that waits, once all that this machine's calls reserved there is in
+    Redis or committed. Returns the states that the machine has not confirmed yet, by hash key.
     """
     async with store.read() as conn:
         before = await machine_of(conn, name)
@@ -128,8 +128,8 @@ async def release_machine(store: Store, name: str, *, is_forced: bool = False) -
         silent_ms = tx.now_ms - machine.reported_at_ms
         if silent_ms < LIVE_MS and not is_forced:
             raise MachineIsLiveError(
-                f"Machine {name!r} told {max(0, silent_ms) // 1000} s ago that it lives. Stop it first, so that it ships"
-                " its journal, or release it with --force: calls that it still has may then cost more than HARD spend"
+                f"Machine {name!r} told {max(0, silent_ms) // 1000} s ago that it lives. Stop it first, so that it"
+                " ships its journal, or release it with --force: calls that it still has may then cost more than HARD spend"
                 " limits allow."
             )
         await delete_machine(tx, name)

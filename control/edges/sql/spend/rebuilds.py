@@ -1,4 +1,6 @@
-"""The trees with a HARD spend limit, by whether all reservations are known to be in their hash (`control.records.spend`).
+"""The trees with a HARD spend limit, by whether all reservations are known to be in their hash.
+
+The states are described in `control/records/spend.py`.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
