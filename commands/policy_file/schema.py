@@ -165,7 +165,7 @@ SCHEMA: Schema = {
             currency=_CURRENCY,
             enforcement={
                 "enum": [mode.value for mode in SpendEnforcement],
-                "description": "SOFT by default; HARD is never exceeded.",
+                "description": "SOFT by default.",
             },
         ),
         "webhook": _object(

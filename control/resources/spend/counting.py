@@ -27,6 +27,7 @@ from control.records.spend import SpendTree, TreeBuild, TreeCount
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
 from control.resources.spend.machines import SilentMachines
+from control.resources.spend.overruns import Overruns
 from control.resources.spend.rebuilds import TreeRebuilds
 from control.resources.spend.sweep import counted_keys, sweep_tree
 from control.resources.spend.tree_hashes import TreeHashes
@@ -65,10 +66,18 @@ _CONSEQUENCE = (
 
 
 class SpendCounting:
-    """The job of one control process. `note` is called with the workspace and the group of events that are counted."""
+    """The job of one control process. `note` is called with the workspace and the group of events that are counted.
+
+    `count_overrun` is called with the reason where more is spent than a HARD limit allows.
+    """
 
     def __init__(
-        self, store: Store, reader: EventReader, hashes: TreeHashes, note: Callable[[Iterable[tuple[str, str]]], None]
+        self,
+        store: Store,
+        reader: EventReader,
+        hashes: TreeHashes,
+        note: Callable[[Iterable[tuple[str, str]]], None],
+        count_overrun: Callable[[str], None],
     ) -> None:
         self._store = store
         self._reader = reader
@@ -78,6 +87,7 @@ class SpendCounting:
         self._transactions = UncancelledWork()
         self._rebuilds = TreeRebuilds(store, hashes, self._transactions)
         self._silent_machines = SilentMachines()
+        self._overruns = Overruns(store, hashes, count_overrun)
         self._servers: Mapping[str, str] = {}
         """The epoch of each Redis server in the last turn."""
         self._started_s = time.monotonic()
@@ -201,6 +211,7 @@ class SpendCounting:
         if latest_ms > recorded_ms + SET_BACK_MS:
             await self._hashes.forget(trees)
             self._counted.clear()
+            self._overruns.note_restore()
             log.warning(
                 "The database was set back by some %.0f s, as by a restore of a backup. What groups spend is counted"
                 " anew from what it has. Nothing is to be done.",
@@ -287,3 +298,5 @@ class SpendCounting:
             count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=self._are_machines_known)
             if count:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
+            if tree.is_hard:
+                await self._overruns.look(tree)

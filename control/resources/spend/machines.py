@@ -129,8 +129,8 @@ async def release_machine(store: Store, name: str, *, is_forced: bool = False) -
         if silent_ms < LIVE_MS and not is_forced:
             raise MachineIsLiveError(
                 f"Machine {name!r} told {max(0, silent_ms) // 1000} s ago that it lives. Stop it first, so that it"
-                " ships its journal, or release it with --force: calls that it still has may then cost more than HARD spend"
-                " limits allow."
+                " ships its journal, or release it with --force: calls that it still has may then cost more than"
+                " HARD spend limits allow."
             )
         await delete_machine(tx, name)
         return _described(machine, ())

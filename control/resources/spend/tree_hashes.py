@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from control.records.spend import SpendTree, SpentEvent, TreeBuild, TreeCount, TreeReserves, TreesToMend
+from control.records.spend import SpendReading, SpendTree, SpentEvent, TreeBuild, TreeCount, TreeReserves, TreesToMend
+from policy.spend.effective import SpendBound
 
 
 class TreeHashes(Protocol):
@@ -49,6 +50,10 @@ class TreeHashes(Protocol):
 
     async def drop_complete(self, root_ids: Sequence[str]) -> None:
         """Have reservations of these trees count as missing."""
+        ...
+
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
+        """A `SpendSource`."""
         ...
 
     # the sweep
