@@ -86,24 +86,19 @@ async def test_database_that_was_set_back(looks: Looks, monkeypatch: pytest.Monk
 async def test_redis_that_was_another(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
     await looks.limit("5.00")
     await looks.look()
-    epochs = looks.world.hashes.epochs
+    hashes = looks.world.hashes
+    epochs, spend_of = hashes.epochs, hashes.spend_of
 
     async def others(trees: Any) -> Any:
         return {root_id: f"x{text}" for root_id, text in (await epochs(trees)).items()}
 
-    monkeypatch.setattr("tests.control.resources.spend.test_overruns.SPENT_UNITS", SPENT_UNITS + 1)
-    await looks.look()
-    monkeypatch.setattr("tests.control.resources.spend.test_overruns.SPENT_UNITS", SPENT_UNITS)
-    await looks.look()
-    read = looks.world.hashes.spend_of
-    monkeypatch.setattr("tests.control.resources.spend.test_overruns.SPENT_UNITS", SPENT_UNITS + 1)
-
     async def before_it_changes(*arguments: Any) -> Any:
-        reading = await read(*arguments)
-        monkeypatch.setattr(looks.world.hashes, "epochs", others)
+        reading = await spend_of(*arguments)
+        monkeypatch.setattr(hashes, "epochs", others)
         return reading
 
-    monkeypatch.setattr(looks.world.hashes, "spend_of", before_it_changes)
+    monkeypatch.setattr(hashes, "spend_of", before_it_changes)
+    monkeypatch.setattr("tests.control.resources.spend.test_overruns.SPENT_UNITS", SPENT_UNITS + 1)
     assert await looks.look() == ["redis"]
 
 
