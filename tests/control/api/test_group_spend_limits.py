@@ -239,6 +239,19 @@ async def test_spend_limits_are_refused_while_an_older_proxy_asks(plane: Control
     (await set_limits(plane, group, [limit("5")])).ok()
 
 
+async def test_hard_limits_are_refused_while_a_proxy_asks_that_knows_soft_ones(plane: ControlPlane) -> None:
+    hard = [limit("3", enforcement="HARD")]
+    (await plane.get(f"{OLDER}&spend_limits=2", key=TOKEN)).ok()
+    group = await limited(plane, "before", hard)
+    assert group["effective_spend_limits"] == [limit("3.00", enforcement="HARD", source_group=group["id"])]
+    assert (await published_body(plane, group))["spend_limits"] == [limit("3.00", enforcement="HARD")]
+    (await plane.get(f"{OLDER}&spend_limits=1", key=TOKEN)).ok()
+    refused = await plane.try_group("after", spend_limits=hard)
+    assert "does not know HARD spend limits. Update all proxies" in refused.refused(409, "CONFLICT")["error"]
+    (await set_limits(plane, group, hard)).refused(409, "CONFLICT")
+    (await set_limits(plane, group, [limit("4")])).ok()
+
+
 async def test_a_proxys_level_is_a_whole_number(sqlite_plane: ControlPlane) -> None:
     answer = await sqlite_plane.get("/internal/v1/snapshot?spend_limits=soft", key=TOKEN)
     assert answer.refused(400)["details"][0]["field"] == "spend_limits"
