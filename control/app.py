@@ -204,8 +204,7 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     if spend is not None:
-        counting = SpendCounting(store, reader, spend, alerts.note, metrics.spend_overrun)
-        app.cleanup_ctx.append(_spend_counting(counting, metrics))
+        app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
@@ -349,7 +348,8 @@ def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -
     return life
 
 
-def _spend_counting(counting: SpendCounting, metrics: Metrics) -> Lifetime:
+def _spend_counting(make: Callable[[Callable[[str], None]], SpendCounting], metrics: Metrics) -> Lifetime:
+    counting = make(metrics.spend_overrun)
     metrics.watch_spend_counting(lambda: counting.lag_s, OverrunReason)
 
     async def life(_app: web.Application) -> AsyncIterator[None]:

@@ -24,8 +24,8 @@ async def _post(request: web.Request) -> web.Response:
     machine = body.get("machine")
     if not _is_text(machine, _MAX_NAME):
         raise InvalidFieldError("machine", f"machine must be text of 1 to {_MAX_NAME} characters")
-    waiting = await note_machine(dependencies.store, str(machine), _incarnations(body), _rebuilt(body))
-    return web.json_response({"waiting": waiting})
+    waits = await note_machine(dependencies.store, str(machine), _incarnations(body), _rebuilt(body))
+    return web.json_response({"waiting": waits})
 
 
 def _incarnations(body: Json) -> set[str]:
@@ -41,7 +41,7 @@ def _incarnations(body: Json) -> set[str]:
 
 
 def _rebuilt(body: Json) -> dict[str, str]:
-    """By hash key, the state that the machine confirms. Supervisors of before HARD limits tell none."""
+    """The states that the machine confirms, by hash key. Supervisors of before HARD limits tell none."""
     rebuilt = body.get("rebuilt", {})
     if not isinstance(rebuilt, dict) or len(rebuilt) > MAX_TREES:
         raise InvalidFieldError("rebuilt", f"rebuilt must be an object of at most {MAX_TREES} texts")

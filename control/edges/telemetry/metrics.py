@@ -34,12 +34,6 @@ class Metrics:
         self._limit_alerts = Counter(
             "tollgate_limit_alerts_total", "Alerts on limits, by type of message.", ["type"], registry=self.registry
         )
-        self._spend_overruns = Counter(
-            "tollgate_spend_overrun_total",
-            "HARD spend limits above whose amount more is spent, once per window, by the reason.",
-            ("reason",),
-            registry=self.registry,
-        )
         self._webhook_deliveries = Counter(
             "tollgate_webhook_deliveries_total",
             "Attempts to deliver a webhook message: delivered, failed (to be tried again) or dead (given up).",
@@ -87,6 +81,12 @@ class Metrics:
         ).set_function(behind_s)
 
     def watch_spend_counting(self, lag_s: Callable[[], float], overrun_reasons: Iterable[str]) -> None:
+        self._spend_overruns = Counter(
+            "tollgate_spend_overrun_total",
+            "HARD spend limits above whose amount more is spent, once per window, by the reason.",
+            ("reason",),
+            registry=self.registry,
+        )
         for reason in overrun_reasons:  # so that the first one is an increase
             self._spend_overruns.labels(reason)
         Gauge(

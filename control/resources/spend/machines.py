@@ -41,14 +41,14 @@ async def note_machine(
     async with store.read() as conn:
         before = await machine_of(conn, name)
         states = waiting_among(await hard_trees(conn))
-    waiting = {spend_key(root_id): state for root_id, state in states.items()}
+    waits = {spend_key(root_id): state for root_id, state in states.items()}
     confirmed = {} if before is None else before.rebuilt
     # What was confirmed once stays so: since then all reservations of that tree were made in its hash.
-    confirmed = {key: state for key, state in {**confirmed, **rebuilt}.items() if waiting.get(key) == state}
+    confirmed = {key: state for key, state in {**confirmed, **rebuilt}.items() if waits.get(key) == state}
     after = ProxyMachine(name, frozenset(incarnations), confirmed, now_ms())
     if _is_other(before, after):
         await store.transact(lambda tx: _write(tx, after))
-    return {key: state for key, state in waiting.items() if key not in confirmed}
+    return {key: state for key, state in waits.items() if key not in confirmed}
 
 
 def _is_other(before: ProxyMachine | None, after: ProxyMachine) -> bool:

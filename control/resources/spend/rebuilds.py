@@ -59,9 +59,11 @@ class TreeRebuilds:
         It is written down first. So if Redis is away, it is done before a new HARD limit of the tree counts.
         """
         hard = {tree.root_id for tree in trees if tree.is_hard}
-        gone = {root_id: DROPPED for root_id, state in self._states.items() if root_id not in hard and state != DROPPED}
-        await self._put(gone)
-        dropped = [root_id for root_id, state in {**self._states, **gone}.items() if state == DROPPED]
+        soft_trees = {
+            root_id: DROPPED for root_id, state in self._states.items() if root_id not in hard and state != DROPPED
+        }
+        await self._put(soft_trees)
+        dropped = [root_id for root_id, state in {**self._states, **soft_trees}.items() if state == DROPPED]
         if not dropped:
             return
         await self._hashes.drop_complete(dropped)
@@ -90,8 +92,8 @@ class TreeRebuilds:
 
         `trees`: those that are counted through `through_ms`, a time before which no event comes any more.
         """
-        waiting = waiting_among(self._states)
-        present = [tree for tree in trees if tree.root_id in waiting]
+        waits = waiting_among(self._states)
+        present = [tree for tree in trees if tree.root_id in waits]
         if not present:
             return
         async with self._store.read() as conn:
@@ -99,7 +101,7 @@ class TreeRebuilds:
         ready: list[SpendTree] = []
         missing: set[str] = set()
         for tree in present:
-            waited_for = {one.name for one in machines if is_waiting_for(one, tree.root_id, waiting[tree.root_id])}
+            waited_for = {one.name for one in machines if is_waiting_for(one, tree.root_id, waits[tree.root_id])}
             if not waited_for and self._are_machines_known(tree.root_id):
                 ready.append(tree)
             if time.monotonic() - self._since_s[tree.root_id] >= LONG_WAIT_S:

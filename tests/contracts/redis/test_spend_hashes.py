@@ -150,7 +150,7 @@ Built = tuple[SpendHashes, Admin, dict[str, str]]
 
 
 async def incomplete(hashes: SpendHashes, epochs: dict[str, str], tree: SpendTree = TREE) -> bool:
-    """Whether a count tells that reservations may be missing."""
+    """Return whether a count tells that reservations may be missing."""
     return tree.root_id in (await hashes.count([TreeCount(tree, AT_MS, AT_MS, [])], epochs)).incomplete
 
 

@@ -149,8 +149,8 @@ def test_machines_of_the_proxy_are_listed_and_released(data: Path) -> None:
         conn.execute("INSERT INTO spend_machines VALUES ('host:/two', '[\"b\"]', 4102444800000, '{}')")
         conn.execute("INSERT INTO spend_rebuilds VALUES ('grp_1', 'epoch 1')")
     one, two = run_and_parse("spend", "machines", *where)
-    waiting = {"incarnations": 1, "waiting_trees": ["grp_1"]}
-    assert one == {"machine": "host:/one", "reported_at": "1970-01-01T00:00:01.000Z", **waiting}
+    rest = {"incarnations": 1, "waiting_trees": ["grp_1"]}
+    assert one == {"machine": "host:/one", "reported_at": "1970-01-01T00:00:01.000Z", **rest}
     assert run_and_parse("spend", "release", "--machine", "host:/one", *where) == [one | {"waiting_trees": []}]
     refused = run("spend", "release", "--machine", "host:/two", *where)
     assert (refused.exit_code, "--force" in refused.stderr) == (1, True)

@@ -16,7 +16,7 @@ from control.records.spend import ProxyMachine
 
 
 async def machine_of(conn: Connection, name: str) -> ProxyMachine | None:
-    """What a machine told last; None if it told nothing, or is gone."""
+    """Return what a machine told last; None if it told nothing, or is gone."""
     row = (await conn.execute(select(spend_machines).where(spend_machines.c.machine == name))).first()
     return None if row is None else _machine(row)
 

@@ -40,7 +40,7 @@ async def state_of(world: SpendWorld) -> str | None:
 
 
 def is_whole(world: SpendWorld) -> bool:
-    """Whether HARD limits admit calls."""
+    """Return whether HARD limits admit calls."""
     epoch, complete = world.client.hmget(world.tree.key, "e", "h")  # type: ignore[misc]  # not async
     return epoch is not None and complete == epoch.split()[0]
 
@@ -130,10 +130,10 @@ async def test_committed_events_that_are_not_counted_get_their_reservation_again
     hard.client.flushall()
     start_ms = await hard.pass_time(0) + 100_000
     calls = await hard.call(start_ms, start_ms + 50_000, 20)
-    kept, given_up = calls[0], calls[1]
+    own, given_up = calls[0], calls[1]
     await job.count_all()
     key, group = hard.tree.key, hard.tree.root_id
-    hard.client.hset(key, f"p{kept.idempotency_key}", pack_reservation(Reserved(7, "a" * 16, (group,))))
+    hard.client.hset(key, f"p{own.idempotency_key}", pack_reservation(Reserved(7, "a" * 16, (group,))))
     hard.client.hset(key, f"p{given_up.idempotency_key}", b"")
     await confirm(hard)
     await job.count_all()
@@ -142,7 +142,7 @@ async def test_committed_events_that_are_not_counted_get_their_reservation_again
     for call in calls:
         cost = cost_of(call, hard.prices)
         packed: Any = hard.client.hget(key, f"p{call.idempotency_key}")
-        if call is kept:
+        if call is own:
             assert unpack_amount(packed) == 7
         elif call is given_up or cost is None or cost[0] != "EUR":
             assert not packed

@@ -143,12 +143,12 @@ async def test_the_job_sweeps_all_trees_and_keeps_what_silent_machines_reserved(
             update(spend_machines).where(spend_machines.c.machine == "gone").values(reported_at_ms=old_ms)
         )
     reserve(built, key_of_age(2 * DEAD_AFTER_MS), DEAD)
-    kept = {reserve(built, key_of_age(2 * DEAD_AFTER_MS), one) for one in (LIVE, silent)}
+    stay = {reserve(built, key_of_age(2 * DEAD_AFTER_MS), one) for one in (LIVE, silent)}
     monkeypatch.setattr(counting, "MACHINES_KNOWN_S", 0.0)
     job = built.job()
     await job.begin_sweep()
     await job.sweep_some(10)
-    assert reservations(built) == kept
+    assert reservations(built) == stay
     assert "told nothing for 10 minutes: gone." in caplog.text
     await release_machine(built.store, "gone")
     await job.begin_sweep()
