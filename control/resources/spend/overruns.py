@@ -6,7 +6,7 @@ See docs/reference/money.md#hard-limits.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from typing import NamedTuple
@@ -146,7 +146,7 @@ def _is_hard(limit: SpendLimit) -> bool:
 
 
 async def _hard_bounds(
-    conn: Connection, tree: SpendTree, groups: Iterable[str], limits: Mapping[str, Sequence[SpendLimit]]
+    conn: Connection, tree: SpendTree, groups: Collection[str], limits: Mapping[str, Sequence[SpendLimit]]
 ) -> list[SpendBound]:
     """The HARD limits that bound what each of these groups itself has spent, with all below it if CASCADING."""
     bounds: list[SpendBound] = []

@@ -59,11 +59,9 @@ class TreeRebuilds:
         It is written down first. So if Redis is away, it is done before a new HARD limit of the tree counts.
         """
         hard = {tree.root_id for tree in trees if tree.is_hard}
-        soft_trees = {
-            root_id: DROPPED for root_id, state in self._states.items() if root_id not in hard and state != DROPPED
-        }
-        await self._put(soft_trees)
-        dropped = [root_id for root_id, state in {**self._states, **soft_trees}.items() if state == DROPPED]
+        others = {root_id: state for root_id, state in self._states.items() if root_id not in hard}
+        await self._put({root_id: DROPPED for root_id, state in others.items() if state != DROPPED})
+        dropped = [root_id for root_id, state in self._states.items() if state == DROPPED]
         if not dropped:
             return
         await self._hashes.drop_complete(dropped)

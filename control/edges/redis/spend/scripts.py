@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import groupby
 from operator import attrgetter
+from typing import TypeVar
 
 from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount
 from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import INCARNATION_CHARS, RESERVATION_PREFIX, pack_amount, pack_spent, picos_of
 from runtime.redis.script import Argument, RedisScript
 
+T = TypeVar("T")
 EVENTS_AT_ONCE = 200
 """Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
 
@@ -82,5 +84,5 @@ def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -
     return arguments
 
 
-def in_portions(names: Sequence[str], size: int) -> Iterable[Sequence[str]]:
-    return (names[start : start + size] for start in range(0, len(names), size))
+def in_portions(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -121,7 +121,7 @@ class SpendHashes:
     async def complete(self, tree: SpendTree, epoch: str, state: str, events: Sequence[SpentEvent]) -> bool:
         """Reserve what these committed events cost where they are not counted and have no reservation. Then all
         reservations of the tree are there. False if it does not wait by this epoch and state any more."""
-        portions = [*in_portions(events, EVENTS_AT_ONCE)] or [()]
+        portions: list[Sequence[SpentEvent]] = [*in_portions(events, EVENTS_AT_ONCE)] or [()]
         for number, some in enumerate(portions, 1):
             next_state = state if number < len(portions) else epoch.partition(" ")[0]
             arguments = complete_arguments(epoch, state, next_state, some)

@@ -46,9 +46,9 @@ async def price_stamps(conn: Connection) -> dict[str, str]:
 
 async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list[SpendTree]:
     """Each tree of which a group has a spend limit. One limit tells the currency of all. `stamps`: `price_stamps`."""
-    some = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
-    hard = func.max(case((groups.c.spend_limits.contains(_HARD), 1), else_=0))
-    query = select(groups.c.root_id, *some, hard).where(HAS_SPEND_LIMITS).group_by(groups.c.root_id)
+    some: list[Any] = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
+    some.append(func.max(case((groups.c.spend_limits.contains(_HARD), 1), else_=0)))
+    query = select(groups.c.root_id, *some).where(HAS_SPEND_LIMITS).group_by(groups.c.root_id)
     return [
         SpendTree(
             root_id=root_id,
