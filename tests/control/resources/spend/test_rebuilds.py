@@ -41,7 +41,7 @@ async def state_of(world: SpendWorld) -> str | None:
 
 def is_whole(world: SpendWorld) -> bool:
     """Return whether HARD limits admit calls."""
-    epoch, complete = world.client.hmget(world.tree.key, "e", "h")  # type: ignore[misc]  # not async
+    epoch, complete = world.client.hmget(world.tree.key, "e", "h")
     return epoch is not None and complete == epoch.split()[0]
 
 
