@@ -12,7 +12,9 @@ from typing import NamedTuple
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_hash import (
+    COMPLETE_FIELD,
     COUNTED_FIELD,
     EPOCH_FIELD,
     RESERVATION_PREFIX,
@@ -28,22 +30,32 @@ from policy.spend.spend_hash import (
 
 
 class Call(NamedTuple):
-    """A call that asks to be admitted. `picos`: what it is expected to cost, in 10^-12."""
+    """A call that asks to be admitted. `picos`: what it is expected to cost, in 10^-12.
+
+    In a plan with HARD limits: the most that it can cost, at least `least`, without which it is not admitted.
+    """
 
     event_key: str
     picos: int
+    least: int = 0
 
 
 class SpendAdmission(NamedTuple):
     """The answer to the calls of one take.
 
     `admitted`: how many of them, in order. `refused_by`: the number, from 1, of the first bound that refused the rest;
-    0: none. `wait_ms`: until the last of the windows ends whose spend alone leaves no room; 0: there is none.
+    0: none. `wait_ms`: until the last of the windows ends whose spend alone leaves no room; 0: there is none. `grants`:
+    in a plan with HARD limits, what each admitted call may cost, in picos.
     """
 
     admitted: int
     refused_by: int = 0
     wait_ms: int = 0
+    grants: tuple[int, ...] = ()
+
+
+class IncompleteReservationsError(Exception):
+    """Reservations may be missing, so a plan with HARD limits admits nothing."""
 
 
 class CountableEvent(NamedTuple):
@@ -66,15 +78,16 @@ class CountOutcome(Enum):
 class SpendBook:
     """The hash of one tree (`policy/spend/spend_hash.py`).
 
-    `epoch`: that of the server under which control has counted; without it, nothing counts. `spent`: units, by field of
-    the hash. `reserved`: picos, by group. `reservations`: by event key; None is a marker, which keeps a late
-    take from reserving anything.
+    `epoch`: that of the server under which control has counted; without it, nothing counts. `complete_epoch`: that
+    under which all reservations are here. `spent`: units, by field of the hash. `reserved`: picos, by group.
+    `reservations`: by event key; None is a marker, which keeps a late take from reserving anything.
     """
 
-    __slots__ = ("counted_ms", "epoch", "reservations", "reserved", "spent")
+    __slots__ = ("complete_epoch", "counted_ms", "epoch", "reservations", "reserved", "spent")
 
     def __init__(self) -> None:
         self.epoch = ""
+        self.complete_epoch = ""
         self.counted_ms = 0
         self.spent: dict[str, int] = {}
         self.reserved: dict[str, int] = {}
@@ -84,19 +97,33 @@ class SpendBook:
         """Admit calls in order, until a bound has no room. None: nothing is counted, and all are admitted.
 
         The present window is that of Redis' clock, or of `counted_ms` if that is later: the clock has stepped back.
+        Raises `IncompleteReservationsError`.
         """
         if not self.epoch:
             return None
+        if plan.is_hard and self.complete_epoch != self.epoch.split(" ", 1)[0]:
+            raise IncompleteReservationsError
+        grants: list[int] = []
         at_ms = max(clock_ms, self.counted_ms)
         for number, call in enumerate(calls):
-            if call.event_key in self.reservations:  # given up before it was made
-                continue
-            refused_by = self._refusing(plan, at_ms)
-            if refused_by:
-                return SpendAdmission(number, refused_by, self._wait_ms(plan, at_ms, clock_ms))
-            self.reservations[call.event_key] = Reserved(call.picos, incarnation, plan.groups)
-            self._raise(plan.groups, call.picos)
-        return SpendAdmission(len(calls))
+            grant = call.picos
+            if call.event_key not in self.reservations:  # else it was given up before it was made
+                refused_by = self._refusing(plan, at_ms, call.least)
+                if refused_by:
+                    wait_ms = self._wait_ms(plan, at_ms, clock_ms, call.least)
+                    return SpendAdmission(number, refused_by, wait_ms, tuple(grants))
+                grant = min((self._room(one, at_ms) for one in plan.bounds if _is_hard(one)), default=grant)
+                grant = min(grant, call.picos)
+                self.put(call.event_key, Reserved(grant, incarnation, plan.groups))
+            if plan.is_hard:
+                grants.append(grant)
+        return SpendAdmission(len(calls), grants=tuple(grants))
+
+    def put(self, event_key: str, reserved: Reserved) -> None:
+        """Make a reservation, where there is neither one nor a marker."""
+        if event_key not in self.reservations:
+            self.reservations[event_key] = reserved
+            self._raise(reserved.groups, reserved.picos)
 
     def end(self, event_key: str, picos: int) -> None:
         """Set the reservation of a dispatched call to its cost. Without one, its event is counted."""
@@ -149,6 +176,12 @@ class SpendBook:
         self.counted_ms = through_ms
         self.spent = dict(spent)
 
+    def complete(self, epoch: str, missing: Mapping[str, Reserved]) -> None:
+        """Put what is missing. `epoch`: the one under which all reservations are here then."""
+        for event_key, reserved in missing.items():
+            self.put(event_key, reserved)
+        self.complete_epoch = epoch
+
     def fields(self) -> dict[bytes, bytes]:
         """The fields of the hash."""
         fields = {name: pack_spent(units) for name, units in self.spent.items()}
@@ -158,23 +191,38 @@ class SpendBook:
             fields[RESERVATION_PREFIX + event_key] = packed
         if self.epoch:
             fields |= {EPOCH_FIELD: self.epoch.encode(), COUNTED_FIELD: b"%d" % self.counted_ms}
+        if self.complete_epoch:
+            fields[COMPLETE_FIELD] = self.complete_epoch.encode()
         return {name.encode(): packed for name, packed in fields.items()}
 
-    def _refusing(self, plan: SpendPlan, at_ms: int) -> int:
+    def _refusing(self, plan: SpendPlan, at_ms: int, least: int) -> int:
         """The number of the first bound without room; 0: all have some."""
         for place, bound in enumerate(plan.bounds, 1):
-            reserved = self.reserved.get(bound.counting_group, 0)
-            if self._spent(bound, at_ms) + reserved >= picos_of_amount(bound.limit.amount):
+            room = self._room(bound, at_ms)
+            if room < least if _is_hard(bound) else room <= 0:
                 return place
         return 0
 
-    def _wait_ms(self, plan: SpendPlan, at_ms: int, clock_ms: int) -> int:
-        full = [one for one in plan.bounds if self._spent(one, at_ms) >= picos_of_amount(one.limit.amount)]
+    def _room(self, bound: SpendBound, at_ms: int) -> int:
+        """Picos; less than 0 if the amount is exceeded. Events of the window that has `counted_ms` may still come, so a
+        HARD limit needs room there, too."""
+        spent = self._spent(bound, at_ms)
+        if _is_hard(bound):
+            spent = max(spent, self._spent(bound, self.counted_ms))
+        return picos_of_amount(bound.limit.amount) - spent - self.reserved.get(bound.counting_group, 0)
+
+    def _wait_ms(self, plan: SpendPlan, at_ms: int, clock_ms: int, least: int) -> int:
+        full = []
+        for bound in plan.bounds:
+            room = picos_of_amount(bound.limit.amount) - self._spent(bound, at_ms)
+            if room < least if _is_hard(bound) else room <= 0:
+                full.append(bound)
         return max((until_end_ms(bound.limit.unit, at_ms) + at_ms - clock_ms for bound in full), default=0)
 
     def _spent(self, bound: SpendBound, at_ms: int) -> int:
-        """The spend that counts against a bound, in whole picos: amounts and reservations have no part of one."""
-        return self.spent.get(spent_field(bound.counting_group, bound.limit.unit, at_ms), 0) // UNITS_PER_PICO
+        """The spend that counts against a bound, in whole picos: rounded down for a SOFT one, up for a HARD one."""
+        units = self.spent.get(spent_field(bound.counting_group, bound.limit.unit, at_ms), 0)
+        return -(-units // UNITS_PER_PICO) if _is_hard(bound) else units // UNITS_PER_PICO
 
     def _raise(self, groups: Sequence[str], picos: int) -> None:
         for group in groups:
@@ -183,3 +231,7 @@ class SpendBook:
     def _lower(self, groups: Sequence[str], picos: int) -> None:
         for group in groups:
             self.reserved[group] = max(0, self.reserved.get(group, 0) - picos)
+
+
+def _is_hard(bound: SpendBound) -> bool:
+    return bound.limit.enforcement is SpendEnforcement.HARD

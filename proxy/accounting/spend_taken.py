@@ -1,4 +1,4 @@
-"""The spend limits' answers to a call: `SpendTaken`, or the limit that refused it.
+"""The spend limits' answers to a call: `SpendTaken`, the limit that refused it, or `SpendUnavailable`.
 
 See docs/reference/money.md#spend-limits.
 """
@@ -15,8 +15,9 @@ GUESS_MS = 60_000
 class SpendTaken:
     """A call that the spend limits admit, and what is reserved for it until its event is counted.
 
-    `key`: the Redis hash. `groups`: those in which it is reserved. `picos`: 10^-12 of the currency. Not `is_counted`:
-    nothing is reserved, as nobody counts what the tree spends now, or Redis is away.
+    `key`: the Redis hash. `groups`: those in which it is reserved. `picos`: 10^-12 of the currency; with a HARD limit,
+    the most that the call may cost. Not `is_counted`: nothing is reserved, as nobody counts what the tree spends now,
+    or Redis is away.
     """
 
     key: str
@@ -24,6 +25,16 @@ class SpendTaken:
     groups: tuple[str, ...]
     picos: int
     is_counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpendUnavailable:
+    """A call that a HARD limit binds, while nobody can tell what is left. Nothing is reserved for it.
+
+    `cause`: a phrase for log lines.
+    """
+
+    cause: str
 
 
 @dataclass(frozen=True, slots=True)

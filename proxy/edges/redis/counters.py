@@ -320,8 +320,10 @@ class RedisCounters:
 
     def _on_failure(self, take: Take, reply: Any) -> None:
         """Send the take again, or decide without Redis: its reply is an error, or missing in time."""
-        if isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(take, str(reply)):
-            return
+        if isinstance(reply, hiredis.ReplyError):
+            take.node.epoch.forget()
+            if self._sent_elsewhere(take, str(reply)):
+                return
         for answer, estimate in zip(take.answers, take.estimates, strict=True):
             if not answer.done():
                 self._decide_without_redis(take.compiled.plan, answer, estimate)

@@ -9,11 +9,13 @@ import redis
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.effective import SpendPlan, spend_plan
-from policy.spend.limits import SpendLimit
-from policy.spend.spend_book import Call, SpendAdmission
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from policy.spend.spend_book import Call, IncompleteReservationsError, SpendAdmission
+from policy.spend.spend_hash import unpack_amount
 from proxy.edges.redis.spend.scripts import (
     SpendScripts,
     call_arguments,
+    hard_call_arguments,
     take_template,
 )
 from tests.contracts.redis.counters_world import REDIS_CLOCK
@@ -23,10 +25,14 @@ EPOCH = "f" * 40
 SCRIPTS = SpendScripts.load(REDIS_CLOCK)
 
 
-def limits(*, day: str = "", month: str = "") -> tuple[SpendLimit, ...]:
+def limits(*, day: str = "", month: str = "", mode: SpendEnforcement = SpendEnforcement.SOFT) -> tuple[SpendLimit, ...]:
     """A group's spend limits, in EUR."""
     amounts = {Unit.DAY: day, Unit.MONTH: month}
-    return tuple(SpendLimit(unit, Decimal(amount), "EUR") for unit, amount in amounts.items() if amount)
+    return tuple(SpendLimit(unit, Decimal(amount), "EUR", mode) for unit, amount in amounts.items() if amount)
+
+
+def hard(*, day: str = "", month: str = "") -> tuple[SpendLimit, ...]:
+    return limits(day=day, month=month, mode=SpendEnforcement.HARD)
 
 
 def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enforcement.CASCADING) -> SpendPlan:
@@ -37,10 +43,21 @@ def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enf
 
 
 def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> SpendAdmission | None:
-    """Run take.lua for calls of one tick."""
-    arguments = [argument for call in calls for argument in decoded(call_arguments(*call))]
+    """Run take.lua for calls of one tick. Raises `IncompleteReservationsError`, as the reference does."""
+    encoded = [
+        hard_call_arguments(event_key, picos, least) if plan.is_hard else call_arguments(event_key, picos)
+        for event_key, picos, least in calls
+    ]
+    arguments = [argument for one in encoded for argument in decoded(one)]
     reply = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *take_template(plan, INCARNATION), *arguments)
-    return SpendAdmission(*reply) if reply else None
+    if reply == -1:
+        raise IncompleteReservationsError
+    if not reply:
+        return None
+    epoch = reply[3:4]
+    assert epoch == ([EPOCH.encode()] if plan.is_hard else [])
+    grants = [unpack_amount(grant) if grant else call.picos for call, grant in zip(calls, reply[4:], strict=False)]
+    return SpendAdmission(*reply[:3], grants=tuple(grants))
 
 
 def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:

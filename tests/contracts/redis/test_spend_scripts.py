@@ -2,18 +2,33 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 import redis
 
 from policy.limits.groups import Enforcement
+from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
 from policy.spend.effective import SpendPlan
-from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdmission, SpendBook
-from policy.spend.spend_hash import LIMB, UNITS_PER_PICO
-from proxy.edges.redis.spend.scripts import call_arguments, given_back_arguments, given_up_arguments
+from policy.spend.limits import SpendLimit
+from policy.spend.spend_book import (
+    Call,
+    CountableEvent,
+    CountOutcome,
+    IncompleteReservationsError,
+    SpendAdmission,
+    SpendBook,
+)
+from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, Reserved, window_name
+from proxy.edges.redis.spend.scripts import (
+    call_arguments,
+    given_back_arguments,
+    given_up_arguments,
+    reservation_arguments,
+)
 from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
-from tests.contracts.redis.spend_world import EPOCH, INCARNATION, limits, plan_of, run_end, run_take
+from tests.contracts.redis.spend_world import EPOCH, INCARNATION, hard, limits, plan_of, run_end, run_take
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120
@@ -50,8 +65,14 @@ class Twins:
 
     def take(self, *calls: Call, plan: SpendPlan | None = None) -> SpendAdmission | None:
         plan = plan or self.plan
+        try:
+            expected = self.book.admit(plan, calls, INCARNATION, self.now_ms)
+        except IncompleteReservationsError:
+            with pytest.raises(IncompleteReservationsError):
+                run_take(self.client, plan, calls)
+            raise
         admission = run_take(self.client, plan, calls)
-        assert admission == self.book.admit(plan, calls, INCARNATION, self.now_ms)
+        assert admission == expected
         self.compare()
         return admission
 
@@ -70,6 +91,18 @@ class Twins:
                 self.book.give_back(event_key)
         run_end(self.client, self.plan.key, *encoded)
         self.compare()
+
+    def put(self, *event_keys: str, picos: int = 5) -> None:
+        """Put reservations that a worker remembers."""
+        reserved = Reserved(picos, INCARNATION, self.plan.groups)
+        for event_key in event_keys:
+            self.book.put(event_key, reserved)
+        run_end(self.client, self.plan.key, *(reservation_arguments(key, reserved) for key in event_keys))
+        self.compare()
+
+    def complete(self) -> None:
+        self.book.complete(self.book.epoch, {})
+        self.store()
 
     def build(self) -> None:
         self.book.build(EPOCH, self.now_ms, self.book.spent)
@@ -99,10 +132,15 @@ class RandomSteps:
         self.counted = 0
 
     def run(self) -> None:
-        steps: tuple[Callable[[], None], ...] = (self._take, self._take, self._end, self._count, self._clock)
+        steps: tuple[Callable[[], None], ...] = (
+            *(self._take, self._take, self._take, self._end, self._end),
+            *(self._put, self._count, self._clock),
+        )
         for number in range(STEPS):
             if number == 3:
                 self.twins.build()
+            if number == 8:
+                self.twins.complete()
             self.random.choice(steps)()
 
     def _picos(self) -> int:
@@ -118,7 +156,17 @@ class RandomSteps:
 
     def _take(self) -> None:
         keys = {self._key() for _ in range(self.random.randint(1, 5))}
-        self.twins.take(*(Call(key, self._picos()) for key in sorted(keys)))
+        with suppress(IncompleteReservationsError):
+            self.twins.take(*(self._call(key) for key in sorted(keys)))
+
+    def _call(self, key: str) -> Call:
+        if not self.twins.plan.is_hard:
+            return Call(key, self._picos())
+        least, whole = sorted((self._picos(), self._picos()))
+        return Call(key, whole, least)
+
+    def _put(self) -> None:
+        self.twins.put(*(self._key() for _ in range(3)), picos=self._picos())
 
     def _end(self) -> None:
         keys = {self._key(), *(self.random.choice(self.keys) for _ in range(5) if self.keys)}
@@ -144,15 +192,19 @@ class RandomSteps:
         self.twins.at(self.twins.now_ms + jump)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_scripts_and_reference_agree(client: redis.Redis, seed: int) -> None:
     source = random.Random(seed)
 
     def some() -> str:
         return source.choice(("", "3", "8.5", "40.000000000001"))
 
-    levels = [(name, limits(day=some(), month=some())) for name in ("leaf", "team", "root")[: source.randint(1, 3)]]
-    levels[-1] = (levels[-1][0], limits(day="5", month=some()))
+    def of(day: str) -> tuple[SpendLimit, ...]:
+        kinds = (limits, hard) if seed % 2 else (limits,)
+        return source.choice(kinds)(day=day) + source.choice(kinds)(month=some())
+
+    levels = [(name, of(some())) for name in ("leaf", "team", "root")[: source.randint(1, 3)]]
+    levels[-1] = (levels[-1][0], of("5"))
     mode = source.choice((Enforcement.CASCADING, Enforcement.INDEPENDENT))
     RandomSteps(Twins(client, plan_of(*levels, mode=mode)), source).run()
 
@@ -211,3 +263,83 @@ def test_a_hash_that_control_has_left_alone_is_kept_for_its_calls(client: redis.
     twins.at(START_MS + 3_600_001)
     twins.take(Call("b", 1))
     assert client.ttl(twins.plan.key) > 31 * 86_400
+
+
+def hard_twins(client: redis.Redis, *levels: tuple[str, tuple[SpendLimit, ...]]) -> Twins:
+    twins = Twins(client, plan_of(*(levels or [("root", hard(day="1"))])))
+    twins.build()
+    twins.complete()
+    return twins
+
+
+def test_a_hard_limit_grants_the_room_that_is_left(client: redis.Redis) -> None:
+    twins = hard_twins(client)
+    calls = Call("a", LIMB - 10, 3), Call("b", 25, 3), Call("c", 3, 1)
+    assert twins.take(*calls) == SpendAdmission(2, 1, 0, (LIMB - 10, 10))
+    assert twins.take(Call("d", 0, 0)) == SpendAdmission(1, grants=(0,)), "it costs nothing"
+    twins.end(("b", 6, False))
+    assert twins.take(Call("e", 5, 5)) == SpendAdmission(0, 1, 0)
+    assert twins.take(Call("e", 9, 4)) == SpendAdmission(1, grants=(4,))
+
+
+def test_the_tightest_hard_limit_grants(client: redis.Redis) -> None:
+    twins = hard_twins(client, ("team", limits(day="0.000000000005")), ("root", hard(day="1", month="0.7")))
+    assert twins.take(Call("a", LIMB, 9), Call("b", 9, 0)) == SpendAdmission(1, 1, 0, (7 * LIMB // 10,))
+
+
+def test_a_hard_limit_is_spent_where_the_least_has_no_room(client: redis.Redis) -> None:
+    twins = hard_twins(client)
+    spent = CountableEvent("x", START_MS + 1, (LIMB - 5) * UNITS_PER_PICO - 1, ("root",))
+    twins.count(spent, through_ms=START_MS + 1)
+    assert twins.take(Call("a", 6, 6)) == SpendAdmission(0, 1, DAY_MS // 2)
+    assert twins.take(Call("a", 6, 5)) == SpendAdmission(1, grants=(5,)), "a begun pico counts as a whole one"
+
+
+def test_a_hard_limit_admits_nothing_until_reservations_are_complete(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", hard(day="1"))))
+    assert twins.take(Call("a", 1, 1)) is None
+    twins.build()
+    with pytest.raises(IncompleteReservationsError):
+        twins.take(Call("a", 1, 1))
+    twins.book.complete("another", {})
+    twins.store()
+    with pytest.raises(IncompleteReservationsError):
+        twins.take(Call("a", 1, 1))
+    twins.complete()
+    assert twins.take(Call("a", 1, 1)) == SpendAdmission(1, grants=(1,))
+
+
+def test_a_new_window_has_no_more_room_than_the_one_that_is_still_counted(client: redis.Redis) -> None:
+    twins = hard_twins(client)
+    twins.count(CountableEvent("x", START_MS + 1, LIMB * UNITS_PER_PICO, ("root",)), through_ms=START_MS + 1)
+    twins.at(START_MS + DAY_MS // 2)
+    assert twins.take(Call("a", 1, 1)) == SpendAdmission(0, 1, 0), "a guess: it ends when control counts"
+    twins.count(through_ms=START_MS + DAY_MS // 2)
+    assert twins.take(Call("a", 1, 1)) == SpendAdmission(1, grants=(1,))
+
+
+def test_a_month_that_ends_grants_nothing_twice(client: redis.Redis) -> None:
+    twins = hard_twins(client, ("root", hard(month="1")))
+    twins.take(Call("a", LIMB - 1, 1))
+    first_ms = START_MS - START_MS % DAY_MS
+    while window_name(Unit.MONTH, first_ms) == window_name(Unit.MONTH, START_MS):
+        first_ms += DAY_MS
+    twins.at(first_ms)
+    assert twins.take(Call("b", 5, 2)) == SpendAdmission(0, 1, 0), "what is reserved counts in the new month, too"
+    late = CountableEvent("a", first_ms - 1, (LIMB - 1) * UNITS_PER_PICO, ("root",))
+    twins.count(late, through_ms=first_ms - 1)
+    assert twins.take(Call("b", 5, 2)) == SpendAdmission(0, 1, 0), "more events of the old month may come"
+    twins.count(through_ms=first_ms)
+    assert twins.take(Call("b", LIMB, 2)) == SpendAdmission(1, grants=(LIMB,))
+
+
+def test_a_reservation_is_put_once_and_not_where_it_was_given_up(client: redis.Redis) -> None:
+    twins = hard_twins(client)
+    twins.end(("up", None, True))
+    twins.put("a", "up", "a", picos=7)
+    twins.put("a")
+    assert twins.book.reserved == {"root": 7}
+    twins.end(("a", 3, False))
+    twins.put("a")
+    assert twins.book.reserved == {"root": 3}
+    assert client.ttl(twins.plan.key) > 0

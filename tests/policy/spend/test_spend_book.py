@@ -2,27 +2,37 @@
 
 from decimal import Decimal
 
+import pytest
+
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
 from policy.spend.effective import SpendPlan, spend_plan
-from policy.spend.limits import SpendLimit
-from policy.spend.spend_book import Call, CountableEvent, CountOutcome, SpendAdmission, SpendBook
-from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, spent_field, unpack_reservation, unpack_spent
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from policy.spend.spend_book import (
+    Call,
+    CountableEvent,
+    CountOutcome,
+    IncompleteReservationsError,
+    SpendAdmission,
+    SpendBook,
+)
+from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, Reserved, spent_field, unpack_reservation, unpack_spent
 
 NOON_MS = 20_000 * DAY_MS + DAY_MS // 2
 WORKER = "0123456789abcdef"
 RUN = "r" * 40
 
 
-def plan_of(amount: str, *path: str) -> SpendPlan:
-    limit = SpendLimit(Unit.DAY, Decimal(amount), "EUR")
+def plan_of(amount: str, *path: str, mode: SpendEnforcement = SpendEnforcement.SOFT) -> SpendPlan:
+    limit = SpendLimit(Unit.DAY, Decimal(amount), "EUR", mode)
     plan = spend_plan(path, Enforcement.CASCADING, [()] * (len(path) - 1) + [(limit,)])
     assert plan is not None
     return plan
 
 
 PLAN = plan_of("1", "team", "root")
+HARD_PLAN = plan_of("1", "team", "root", mode=SpendEnforcement.HARD)
 
 
 def built() -> SpendBook:
@@ -104,3 +114,19 @@ def test_a_build_keeps_reservations() -> None:
     assert reservation is not None
     assert (reservation.picos, reservation.incarnation, reservation.groups) == (7, WORKER, PLAN.groups)
     assert fields[b"c"] == b"%d" % (NOON_MS + 9)
+
+
+def test_a_hard_limit_grants_no_more_than_there_is() -> None:
+    book = built()
+    with pytest.raises(IncompleteReservationsError):
+        book.admit(HARD_PLAN, [Call("a", 5, 5)], WORKER, NOON_MS)
+    missing = {"lost": Reserved(LIMB - 9, WORKER, HARD_PLAN.groups)}
+    book.complete(RUN, missing)
+    book.complete(RUN, missing)
+    assert book.fields()[b"h"] == RUN.encode()
+    calls = [Call("a", 5, 5), Call("b", 5, 1), Call("c", 1, 1)]
+    assert book.admit(HARD_PLAN, calls, WORKER, NOON_MS) == SpendAdmission(2, 1, 0, (5, 4))
+    assert book.reserved == {"team": LIMB, "root": LIMB}
+    book.build("s" * 40, NOON_MS, {})
+    with pytest.raises(IncompleteReservationsError):
+        book.admit(HARD_PLAN, [Call("d", 0)], WORKER, NOON_MS)

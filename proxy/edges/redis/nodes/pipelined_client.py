@@ -58,6 +58,8 @@ class RedisClient:
         self._on_trouble: Callable[[], None] | None = None
         self._queue: list[RedisCommand] = []
         self._connection: RedisConnection | None = None
+        self.connections = 0
+        """The number of connections that stood so far: replies come from the last one."""
         self._flush_scheduled = False
         self._deadline_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
@@ -269,6 +271,7 @@ class RedisClient:
 
     def _on_connected(self, connection: RedisConnection) -> None:
         self._connection = connection
+        self.connections += 1
         self._breaker_open = True  # a new connection always counts as a recovery
         self._on_idle()
         self.schedule_flush()

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import hiredis
 
 from proxy.edges.redis.nodes.clock import RedisClock
+from proxy.edges.redis.nodes.epoch import ServerEpoch
 from proxy.edges.redis.nodes.pipelined_client import RedisClient
 from runtime.redis.slots import slot_of
 
@@ -13,14 +14,16 @@ from runtime.redis.slots import slot_of
 class RedisNode:
     """A server. `clock`: an estimate of its clock. `answered_through`: the highest number of a take that it answered.
 
-    `has_settle`, `has_end`: it has loaded settle.lua, or end.lua of spend limits, as far as is known.
+    `has_settle`, `has_end`: it has loaded settle.lua, or end.lua of spend limits, as far as is known. `epoch`: that of
+    its data.
     """
 
-    __slots__ = ("answered_through", "client", "clock", "has_end", "has_settle")
+    __slots__ = ("answered_through", "client", "clock", "epoch", "has_end", "has_settle")
 
     def __init__(self, client: RedisClient) -> None:
         self.client = client
         self.clock = RedisClock()
+        self.epoch = ServerEpoch(client)
         self.answered_through = 0
         self.has_settle = False
         self.has_end = False

@@ -1,15 +1,17 @@
--- Ends of calls: each reservation gets the call's true cost, or is given back. Repeating it changes nothing.
+-- Ends of calls: each reservation gets the call's true cost, or is given back. And reservations that were lost are put
+-- again. Repeating it changes nothing.
 -- money.lua comes before this text.
 -- ARGV, per call: p<event key>, then its cost as a packed amount; or nothing: it was never dispatched, and its reservation
---       is given back; or GIVEN_UP: the same, and where it has no reservation yet, none is made any more.
--- Reply: the number of calls. A batch has one end of each.
+--       is given back; or GIVEN_UP: the same, and where it has no reservation yet, none is made any more; or
+--       a whole packed reservation, which is longer than an amount: it is put where there is none.
+-- Reply: the number of calls.
 -- Where there is no reservation, control has counted the call's event, or it was given back already.
 -- The reference in Python: policy/spend/spend_book.py, end(). See docs/reference/money.md#how-spend-is-counted.
 
 local names = {}
 for at = 1, #ARGV, 2 do names[#names + 1] = ARGV[at] end
 local values = redis.call('HMGET', key, unpack(names))
-local held, has_marker = {}, false
+local held, is_new = {}, false
 for call, name in ipairs(names) do held[name] = values[call] end
 
 for call, name in ipairs(names) do
@@ -17,7 +19,12 @@ for call, name in ipairs(names) do
   if not reservation then
     if value == GIVEN_UP then
       fields[#fields + 1], fields[#fields + 2] = name, ''
-      held[name], has_marker = '', true
+      held[name], is_new = '', true
+    elseif #value > AMOUNT_BYTES then
+      fields[#fields + 1], fields[#fields + 2] = name, value
+      local whole, picos = read_amount(value)
+      each_group(value, raise, whole, picos)
+      held[name], is_new = value, true
     end
   elseif reservation ~= '' then
     if #value == AMOUNT_BYTES then
@@ -27,12 +34,12 @@ for call, name in ipairs(names) do
       each_group(reservation, raise, whole, picos)
       held[name] = value .. reservation:sub(AMOUNT_BYTES + 1)
       fields[#fields + 1], fields[#fields + 2] = name, held[name]
-    else
+    elseif #value < AMOUNT_BYTES then
       release(name, reservation)
       held[name] = ''
     end
   end
 end
 save()
-if has_marker then redis.call('EXPIRE', key, EXPIRY_S) end  -- control may not know the tree yet
+if is_new then redis.call('EXPIRE', key, EXPIRY_S) end  -- control may not know the tree yet
 return #names

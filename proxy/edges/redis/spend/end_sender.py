@@ -9,7 +9,7 @@ See docs/reference/money.md#how-spend-is-counted.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -31,13 +31,14 @@ PENDING_MOST = 100_000
 class _Tree:
     """The unconfirmed ends of one tree, oldest first, each encoded as two arguments of the script."""
 
-    __slots__ = ("arguments", "awaits_retry", "ends", "in_flight", "slot")
+    __slots__ = ("arguments", "awaits_retry", "confirmed", "ends", "in_flight", "slot")
 
     def __init__(self, key: str) -> None:
         name = key.encode()
         self.slot = slot_of(name)
         self.arguments = encode_argument(b"1") + encode_argument(name)
         self.ends: list[bytes] = []
+        self.confirmed = 0  # the number of ends that are confirmed and not in `ends` any more
         self.in_flight = False
         self.awaits_retry = False  # the last batch failed; the retry timer sends it again
 
@@ -85,6 +86,20 @@ class EndSender:
         if self.pending >= PENDING_MOST:
             self._log_full()
             return
+        self._queue(tree, arguments)
+
+    def put(self, key: str, reservations: Sequence[bytes]) -> Callable[[], bool]:
+        """Queue reservations, each two encoded arguments of end.lua, behind the ends of their tree.
+
+        None is dropped: there are as many as calls in flight. Returns what tells if all are confirmed.
+        """
+        tree = self._trees.get(key) or self._add_tree(key)
+        for arguments in reservations:
+            self._queue(tree, arguments)
+        through = tree.confirmed + len(tree.ends)
+        return lambda: tree.confirmed >= through
+
+    def _queue(self, tree: _Tree, arguments: bytes) -> None:
         if not tree.ends:
             self.ready.append(tree)
             self._schedule_flush()
@@ -157,13 +172,18 @@ class EndSender:
         if isinstance(reply, int):
             batch.node.has_end = True
             self._confirm(tree, batch.count)
-        elif not (isinstance(reply, hiredis.ReplyError) and self._sent_elsewhere(batch, str(reply))):
-            self._retry_later(tree)
+            return
+        if isinstance(reply, hiredis.ReplyError):
+            batch.node.epoch.forget()
+            if self._sent_elsewhere(batch, str(reply)):
+                return
+        self._retry_later(tree)
 
     def _confirm(self, tree: _Tree, count: int) -> None:
         self._logged_error = ""
         self._is_full = False
         del tree.ends[:count]
+        tree.confirmed += count
         self.pending -= count
         if tree.ends:  # send them with the flush, together with what this tick still adds
             self.ready.append(tree)

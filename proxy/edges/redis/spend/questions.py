@@ -5,24 +5,27 @@ See docs/reference/money.md#how-spend-is-counted.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from policy.spend.effective import SpendPlan
-from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken
+from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import Script
-from proxy.edges.redis.spend.scripts import call_arguments, take_template
+from proxy.edges.redis.spend.scripts import call_arguments, hard_call_arguments, take_template
 from runtime.redis.slots import slot_of
 
 CALLS_MOST = 500
 """The most calls of one command: Lua puts a field per call and their groups' on its stack."""
-SpendAnswer = asyncio.Future[SpendTaken | SpendHit]
+_LEAST = itemgetter(3)
+SpendAnswer = asyncio.Future[SpendTaken | SpendHit | SpendUnavailable]
 """The future that the caller of one call awaits."""
 
 
 class SpendTake(RedisCommand):
-    """One call of take.lua, for the calls of one plan in one tick. `calls`: the answer, event's key and picos of each.
+    """One call of take.lua, for the calls of one plan in one tick. `calls`: the answer, event's key, picos and
+    least of each.
 
     `node`: the server that it was sent to. Whoever gets no answer in time gives the take up, so a late one is ignored.
     """
@@ -33,24 +36,30 @@ class SpendTake(RedisCommand):
 
     def __init__(self, plan: "CompiledSpendPlan", on_reply: "Callable[[SpendTake, Any], None]") -> None:
         self.plan = plan
-        self.calls: list[tuple[SpendAnswer, str, int]] = []
+        self.calls: list[tuple[SpendAnswer, str, int, int]] = []
         self.on_reply = on_reply
         self.sent_at = 0.0
         self.expires_at = NEVER  # `encoded` is set when it is sent
 
-    def forget_cancelled(self) -> None:
-        """Leave out the callers that stopped waiting. Call it only before the command is sent."""
+    def settle_calls(self) -> None:
+        """Leave out the callers that stopped waiting. Call it only before the command is sent.
+
+        HARD limits refuse all calls after the first that they refuse: those that need less come before it.
+        """
         self.calls = [call for call in self.calls if not call[0].done()]
+        if self.plan.plan.is_hard:
+            self.calls.sort(key=_LEAST)
 
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan
+        encoded = hard_call_arguments if plan.plan.is_hard else call_arguments
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
             plan.argument_count + 2 * len(self.calls),
             script,
             plan.arguments,
-            b"".join([call_arguments(event_key, picos) for _, event_key, picos in self.calls]),
+            b"".join([encoded(event_key, picos, least) for _, event_key, picos, least in self.calls]),
         )
 
 
@@ -70,7 +79,8 @@ class CompiledSpendPlan:
         self.argument_count = 4 + len(template)  # command, script, number of keys, key
         self.take: SpendTake | None = None
 
-    def hit(self, reply: Sequence[int]) -> SpendHit:
-        """Read a refusal."""
-        _, place, wait_ms = reply
+    def hit(self, reply: Sequence[Any]) -> SpendHit:
+        """Read a refusal. With HARD limits, more follows its three numbers."""
+        place = reply[1]
+        wait_ms = max(0, reply[2])
         return SpendHit(self.plan.bounds[place - 1], wait_ms or GUESS_MS, wait_ms > 0)

@@ -1,24 +1,27 @@
 """Spend limits in Redis: `ask` admits a call and reserves its cost, `end` and `give_back` correct that later.
 
-Beside the counters: the same servers and connections, and the takes of a tick leave in the same write. Spend limits are
-SOFT: without Redis, or while nobody counts what the tree spends, calls are admitted and nothing is reserved.
+Beside the counters: the same servers and connections, and the takes of a tick leave in the same write. Without Redis,
+or while nobody counts what the tree spends, SOFT limits admit and reserve nothing, and HARD ones are unavailable.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Any
 
 import hiredis
 
 from policy.spend.effective import SpendPlan
-from proxy.accounting.spend_taken import SpendHit, SpendTaken
+from policy.spend.spend_hash import unpack_amount
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.edges.recently_used import RecentlyUsed
 from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes
 from proxy.edges.redis.spend.end_sender import EndSender
 from proxy.edges.redis.spend.questions import CALLS_MOST, CompiledSpendPlan, SpendAnswer, SpendTake
+from proxy.edges.redis.spend.rebuilds import Rebuilds
 from proxy.edges.redis.spend.scripts import (
     SpendScripts,
     call_arguments,
@@ -29,6 +32,13 @@ from proxy.edges.redis.spend.scripts import (
 _log = logging.getLogger(__name__)
 PLANS_KEPT = 5_000
 """The number that the counters keep, too."""
+_LOG_AGAIN_S = 60.0
+_AWAY = "Redis does not answer in time"
+_REFUSED = "Redis refuses the script"
+_UNCOUNTED = "control has not counted what the tree spends"
+_INCOMPLETE = "reservations may be missing since Redis was lost, until all machines have put theirs again"
+_ANOTHER_SERVER = "Redis has started again, or another server has taken over, since control counted"
+_UNREGISTERED = "control does not know yet that this proxy runs"
 
 
 class RedisSpend:
@@ -44,6 +54,13 @@ class RedisSpend:
         self._ends = EndSender(nodes, scripts.end, self._schedule_flush)
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
         self._takes_to_send: list[SpendTake] = []
+        self.open: dict[str, SpendTaken] = {}
+        """What calls in flight have reserved, by event key."""
+        self._rebuilds = Rebuilds(nodes, self._ends, incarnation, self.open)
+        self.may_reserve = False
+        """True once control waits for this worker if Redis loses reservations.
+        HARD limits are unavailable until then."""
+        self._log_again_at = 0.0
         self._logged_error = ""
         self.is_due = False
         """True if this tick's flush has something to send."""
@@ -53,18 +70,43 @@ class RedisSpend:
         """The number of ends that Redis has not confirmed."""
         return self._ends.pending
 
+    @property
+    def rebuilt(self) -> Mapping[str, str]:
+        """By tree, what `rebuild` was given, once Redis has all that this worker's calls have reserved there."""
+        return self._rebuilds.rebuilt
+
+    def rebuild(self, waiting: Mapping[str, str]) -> None:
+        """Put what calls in flight have reserved again in these trees. Replies of other epochs are not believed then.
+
+        `waiting`: by the key of a tree's hash, the epoch in which it must be there, and maybe more words; another text
+        asks again.
+        """
+        self._rebuilds.start(waiting)
+
     def start(self) -> None:
         """Use the running event loop. Its futures are what `ask` returns."""
         self._loop = asyncio.get_running_loop()
 
     async def close(self, timeout_s: float) -> None:
         """Send the ends that Redis has not confirmed, for at most `timeout_s`."""
+        await self._rebuilds.close()
         await self._ends.close(timeout_s)
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+    def ask(
+        self, plan: SpendPlan, event_key: str, picos: int, least: int = 0
+    ) -> Awaitable[SpendTaken | SpendHit | SpendUnavailable]:
         """Begin to reserve `picos` (10^-12) for the call of this event. Await what this returns at once; if that is
-        cancelled, `abandon` it."""
+        cancelled, `abandon` it.
+
+        With a HARD limit: all of it, or what room there is, but not less than `least`. Only then it may be unavailable.
+        """
         answer: SpendAnswer = self._loop.create_future()
+        if plan.is_hard:
+            picos = max(picos, least)
+            if not self.may_reserve:
+                self._log_unavailable(_UNREGISTERED)
+                answer.set_result(SpendUnavailable(_UNREGISTERED))
+                return answer
         compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))
         if compiled is None or compiled.plan is not plan:
             compiled = self._compile(plan)
@@ -73,10 +115,10 @@ class RedisSpend:
             take = compiled.take = SpendTake(compiled, self._on_reply)
             self._takes_to_send.append(take)
             self._schedule_flush()
-        take.calls.append((answer, event_key, picos))
+        take.calls.append((answer, event_key, picos, least))
         return answer
 
-    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit | SpendUnavailable]) -> None:
         """Give back what the call reserved, once its answer has come; a call that was not sent yet never is."""
         if isinstance(question, asyncio.Future) and not question.cancel() and not question.cancelled():
             answer = question.result()
@@ -86,11 +128,13 @@ class RedisSpend:
     def end(self, take: SpendTaken, picos: int) -> None:
         """Set the reservation of a dispatched call to its cost, until its event is counted. Only queues it: it leaves
         in this tick, and again until Redis confirms it."""
+        self.open.pop(take.event_key, None)
         if take.is_counted and picos != take.picos:
             self._ends.add(take.key, call_arguments(take.event_key, picos))
 
     def give_back(self, take: SpendTaken) -> None:
         """Return the reservation of a call of which no byte was written upstream. Only queues it, like `end`."""
+        self.open.pop(take.event_key, None)
         if take.is_counted:
             self._ends.add(take.key, given_back_arguments(take.event_key))
 
@@ -105,8 +149,10 @@ class RedisSpend:
         self._takes_to_send = []
         for take in takes:
             take.plan.take = None
-            take.forget_cancelled()
+            take.settle_calls()
             if take.calls:
+                if take.plan.plan.is_hard:
+                    self._read_epoch(self._nodes.of(take.plan.slot))
                 self._send(take, self._nodes.of(take.plan.slot))
 
     def redis_is_back(self) -> None:
@@ -131,36 +177,93 @@ class RedisSpend:
     def _on_reply(self, take: SpendTake, reply: Any) -> None:
         """Admit the take's calls in order until a limit refuses. `reply`: None if none came in time."""
         if isinstance(reply, list):
-            self._answer(take, reply)
+            if not take.plan.plan.is_hard:
+                self._answer(take, reply)
+            elif take.node.epoch.text:
+                self._verify(take, reply, self._rebuilds.puts)
+            else:  # it was sent elsewhere, or the server did not tell
+                take.node.epoch.read(partial(self._verify, take, reply, self._rebuilds.puts))
         elif reply is None:
             if take.sent_at:  # it may have run, or may still run
-                for _, event_key, _ in take.calls:
+                for _, event_key, _, _ in take.calls:
                     self._ends.add(take.plan.plan.key, given_up_arguments(event_key))
-            self._admit_uncounted(take)
-        elif not isinstance(reply, hiredis.ReplyError) or not self._sent_elsewhere(take, str(reply)):
-            self._admit_uncounted(take)
+            self._do_without(take, _AWAY)
+        elif isinstance(reply, hiredis.ReplyError):
+            take.node.epoch.forget()
+            if not self._sent_elsewhere(take, str(reply)):
+                self._do_without(take, _REFUSED)
+        else:
+            self._do_without(take, _INCOMPLETE if reply == -1 else _UNCOUNTED)
 
-    def _answer(self, take: SpendTake, reply: list[int]) -> None:
+    def _verify(self, take: SpendTake, reply: list[Any], puts: int) -> None:
+        """Answer calls that HARD limits bind, if the server is still the one under which all was counted.
+
+        `puts`: the number of puts when the reply came. One since then has not put what these calls have reserved.
+        """
+        key = take.plan.plan.key
+        epoch = reply[3].decode()
+        is_put = puts == self._rebuilds.puts
+        if is_put and take.node.epoch.text == epoch == self._rebuilds.epochs.get(key, epoch):
+            self._answer(take, reply)
+            return
+        for _, event_key, _, _ in take.calls[: reply[0]]:
+            self._ends.add(key, given_back_arguments(event_key))
+        self._unavailable(take, _ANOTHER_SERVER if take.node.epoch.text else _AWAY)
+
+    def _answer(self, take: SpendTake, reply: list[Any]) -> None:
         plan = take.plan
         admitted = reply[0]
         key = plan.plan.key
         groups = plan.plan.groups
-        for answer, event_key, picos in take.calls[:admitted] if reply[1] else take.calls:
-            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
+        grants = iter(reply[4:])
+        for answer, event_key, picos, _ in take.calls[:admitted] if reply[1] else take.calls:
+            grant = next(grants, b"")
+            amount = unpack_amount(grant) if grant else picos
+            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=amount, is_counted=True)
             if answer.done():
                 self.give_back(outcome)
             else:
+                self.open[event_key] = outcome
                 answer.set_result(outcome)
         if reply[1]:
             hit = plan.hit(reply)
-            for answer, _, _ in take.calls[admitted:]:
+            for answer, _, _, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
+
+    def _do_without(self, take: SpendTake, cause: str) -> None:
+        """Answer calls of which nothing is reserved."""
+        if take.plan.plan.is_hard:
+            self._unavailable(take, cause)
+        else:
+            self._admit_uncounted(take)
+
+    def _unavailable(self, take: SpendTake, cause: str) -> None:
+        self._log_unavailable(cause)
+        outcome = SpendUnavailable(cause)
+        for answer, _, _, _ in take.calls:
+            if not answer.done():
+                answer.set_result(outcome)
+
+    def _log_unavailable(self, cause: str) -> None:
+        """Log it once a minute, not once per call."""
+        now_s = self._loop.time()
+        if now_s >= self._log_again_at:
+            self._log_again_at = now_s + _LOG_AGAIN_S
+            _log.error(
+                "Calls that HARD spend limits bind are answered with 503: %s. Check Redis, that control runs, and that "
+                "all machines of proxies do; or set these limits to SOFT.", cause,
+            )  # fmt: skip
+
+    def _read_epoch(self, node: RedisNode) -> None:
+        """Ask for the server's epoch before a take, so that it is answered before it."""
+        if not node.epoch.is_fresh:
+            node.epoch.read()
 
     def _admit_uncounted(self, take: SpendTake) -> None:
         key = take.plan.plan.key
         groups = take.plan.plan.groups
-        for answer, event_key, picos in take.calls:
+        for answer, event_key, picos, _ in take.calls:
             if not answer.done():
                 outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=False)
                 answer.set_result(outcome)

@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
+from policy.spend.limits import SpendEnforcement
 from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
     AMOUNT_BYTES,
@@ -19,9 +20,12 @@ from policy.spend.spend_hash import (
     LIMB,
     RESERVATION_PREFIX,
     SPENT_PREFIX,
+    Reserved,
     pack_amount,
+    pack_reservation,
     picos_of_amount,
 )
+from proxy.edges.redis.nodes.connection import encode_argument
 from proxy.edges.redis.scripts import CLOCK, Script, lua_text
 
 _GIVEN_UP = "!"
@@ -54,14 +58,15 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
     for bound in plan.bounds:
         is_month = bound.limit.unit.window is Calendar.MONTH
         place = plan.groups.index(bound.counting_group) + 1
-        values.append(bytes([place, is_month]) + pack_amount(picos_of_amount(bound.limit.amount)))
+        is_hard = bound.limit.enforcement is SpendEnforcement.HARD
+        values.append(bytes([place, is_month + 2 * is_hard]) + pack_amount(picos_of_amount(bound.limit.amount)))
         prefixes.append(f"{SPENT_PREFIX}{bound.counting_group}:")
     layout = "<B" + "BBI8I8" * len(plan.bounds)
     suffix = incarnation + "".join(f"{group}/" for group in plan.groups)
     return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
 
 
-def call_arguments(event_key: str, picos: int) -> bytes:
+def call_arguments(event_key: str, picos: int, _least: int = 0) -> bytes:
     """Two arguments of either script, encoded for Redis: a call's reservation, and its amount."""
     key = event_key.encode()
     head, pack = _packing(len(key))
@@ -73,6 +78,18 @@ def _packing(key_bytes: int) -> tuple[bytes, Callable[..., bytes]]:
     """The text before an event's key of this length, and the function that packs all of a call."""
     head = f"${key_bytes + 1}\r\n{RESERVATION_PREFIX}".encode()
     return head, struct.Struct(f"<{len(head)}s{key_bytes}s{len(_BEFORE_AMOUNT)}sQQ2s").pack
+
+
+def hard_call_arguments(event_key: str, whole: int, least: int) -> bytes:
+    """Two arguments of take.lua for a plan with HARD limits: a call's reservation; the least and the whole amount."""
+    field = f"{RESERVATION_PREFIX}{event_key}".encode()
+    return encode_argument(field) + encode_argument(pack_amount(least) + pack_amount(whole))
+
+
+def reservation_arguments(event_key: str, reserved: Reserved) -> bytes:
+    """Two arguments of end.lua that put a reservation where there is none."""
+    field = f"{RESERVATION_PREFIX}{event_key}".encode()
+    return encode_argument(field) + encode_argument(pack_reservation(reserved))
 
 
 def given_back_arguments(event_key: str) -> bytes:

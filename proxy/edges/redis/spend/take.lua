@@ -1,11 +1,15 @@
 -- Admission by spend limits: calls are admitted in order and reserve what they are expected to cost, until a limit
--- refuses the rest. money.lua comes before this text.
+-- refuses the rest. With a HARD limit they reserve the most that they can cost, or, if there is less room, all of it.
+-- money.lua comes before this text.
 -- ARGV: struct format | values: number of groups; per bound in the order of trial: number of its counting group, 1 for a
---       MONTH and 0 for a DAY, its amount | the groups' names | per bound: the name of its field up to the window's name
---       | what follows the amount in a reservation: the incarnation and the groups | per call: p<event key>, its amount.
+--       MONTH and 0 for a DAY, 2 more for a HARD one, its amount | the groups' names | per bound: the name of its field
+--       up to the window's name | what follows the amount in a reservation: the incarnation and the groups | per call:
+--       p<event key>, its amount; with a HARD bound two: the least that it must get, and the whole.
 -- Reply: how many calls were admitted, number of the first bound that refused the rest (0: none), how long (ms) until
 --        the windows end whose spend alone leaves no room (0: reservations fill them). Or 0: what the tree spends is not
---        counted, nothing was reserved, and all calls are admitted.
+--        counted, and nothing was reserved.
+--        With a HARD bound the first word of `e` follows, and what each admitted call got ('': the whole). Or -1: not all
+--        reservations are here, and nothing was reserved.
 -- A reservation that is there already changes nothing: the call was given up before its take ran.
 -- The reference in Python: policy/spend/spend_book.py, admit(). See docs/reference/money.md#how-spend-is-counted.
 
@@ -24,16 +28,23 @@ local day, month = window_names(at_ms)
 -- Appends the name of each bound's field of what is spent.
 local function add_spent_fields(names)
   for b = 2, last_bound, 4 do
-    names[#names + 1] = ARGV[2 + groups + (b + 2) / 4] .. (bounds[b + 1] == 1 and month or day)
+    names[#names + 1] = ARGV[2 + groups + (b + 2) / 4] .. (bounds[b + 1] % 2 == 1 and month or day)
   end
   return names
 end
 
+local is_hard = false
+for b = 3, last_bound + 1, 4 do is_hard = is_hard or bounds[b] >= 2 end
+
 local names = {'e', 'c'}
 for g = 1, groups do names[2 + g] = 'r' .. ARGV[2 + g] end
 for call = 1, calls do names[#names + 1] = ARGV[first + 2 * call - 2] end
-local values = redis.call('HMGET', key, unpack(add_spent_fields(names)))
+add_spent_fields(names)
+if is_hard then names[#names + 1] = 'h' end
+local values = redis.call('HMGET', key, unpack(names))
 if not values[1] then return 0 end
+local epoch = is_hard and values[1]:match('^%S*')
+if is_hard and values[#names] ~= epoch then return -1 end
 
 -- Events are counted in the window of their timestamp. Where control has counted later ones than Redis' clock shows,
 -- that clock has stepped back: theirs is the present window.
@@ -51,27 +62,91 @@ for g = 1, groups do
   own[g] = {whole, picos}
 end
 
--- The number of the first bound that has no room, or nil. A pico of what is spent is full only as a whole one.
-local function refusing()
+-- What is spent of a bound. A pico of a SOFT one is full only as a whole one, of a HARD one as soon as it is begun.
+local function read_used(b, packed)
+  local whole, picos, last = read_spent(packed)
+  if bounds[b + 1] >= 2 and last > 0 then return add_amount(whole, picos, 0, 1) end
+  return whole, picos
+end
+
+-- The place of each bound -> what is spent of it.
+local used = {}
+for b = 2, last_bound, 4 do
+  local whole, picos = read_used(b, spent[at + (b + 2) / 4])
+  used[b] = {whole, picos}
+end
+-- Events of the window that has `c` may still come, so a HARD bound needs room there, too.
+if is_hard then
+  local present_day, present_month = day, month
+  day, month = window_names(counted_ms)
+  if day ~= present_day then
+    local before = redis.call('HMGET', key, unpack(add_spent_fields({})))
+    for b = 2, last_bound, 4 do
+      local whole, picos = read_used(b, before[(b + 2) / 4])
+      if bounds[b + 1] >= 2 and is_at_least(whole, picos, used[b][1], used[b][2]) then used[b] = {whole, picos} end
+    end
+  end
+  day, month = present_day, present_month
+end
+
+-- What is spent and reserved of a bound.
+local function taken(b)
+  local group = own[bounds[b]]
+  return add_amount(used[b][1], used[b][2], group[1], group[2])
+end
+
+-- The number of the first bound that has no room, or nil. A call has room in a HARD one if it gets what it must have.
+local function refusing(least, least_picos)
   for b = 2, last_bound, 4 do
-    local group = own[bounds[b]]
-    local whole, picos = read_spent(spent[at + (b + 2) / 4])
-    whole, picos = add_amount(whole, picos, group[1], group[2])
-    if is_at_least(whole, picos, bounds[b + 2], bounds[b + 3]) then return (b + 2) / 4 end
+    local whole, picos = taken(b)
+    local is_full
+    if bounds[b + 1] < 2 then
+      is_full = is_at_least(whole, picos, bounds[b + 2], bounds[b + 3])
+    else
+      whole, picos = add_amount(whole, picos, least, least_picos)
+      is_full = not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos)
+    end
+    if is_full then return (b + 2) / 4 end
   end
 end
 
+-- The whole of what a call asks for, or all the room that HARD bounds have. Call it if no bound refuses.
+local function grant(whole, picos)
+  local is_whole = true
+  for b = 2, last_bound, 4 do
+    if bounds[b + 1] >= 2 then
+      local room, room_picos = subtract_amount(bounds[b + 2], bounds[b + 3], taken(b))
+      if not is_at_least(room, room_picos, whole, picos) then whole, picos, is_whole = room, room_picos, false end
+    end
+  end
+  return whole, picos, is_whole
+end
+
 local admitted, is_new, refused_by = 0, false, nil
+local least, least_picos, grants = 0, 0, {}
 for call = 1, calls do
   local name, amount = ARGV[first + 2 * call - 2], ARGV[first + 2 * call - 1]
   if not values[2 + groups + call] then
-    refused_by = refusing()
+    if is_hard then
+      least, least_picos = read_amount(amount)
+      amount = amount:sub(AMOUNT_BYTES + 1)
+    end
+    refused_by = refusing(least, least_picos)
     if refused_by then break end
     local whole, picos = read_amount(amount)
+    if is_hard then
+      local is_whole
+      whole, picos, is_whole = grant(whole, picos)
+      if not is_whole then
+        amount = pack(AMOUNT, whole, picos)
+        grants[call] = amount
+      end
+    end
     for g = 1, groups do own[g][1], own[g][2] = add_amount(own[g][1], own[g][2], whole, picos) end
     fields[#fields + 1], fields[#fields + 2] = name, amount .. suffix
     is_new = true
   end
+  if is_hard then grants[call] = grants[call] or '' end
   admitted = call
 end
 
@@ -81,12 +156,12 @@ if is_new then
   if counted_ms < clock_ms - RENEWED_MS then redis.call('EXPIRE', key, EXPIRY_S) end
   save()
 end
-if not refused_by then return {admitted, 0, 0} end
+if not refused_by then return is_hard and {admitted, 0, 0, epoch, unpack(grants)} or {admitted, 0, 0} end
 
 local function until_end(is_month)
   local today = floor(at_ms / DAY_MS)
   local next_day = today + 1
-  if is_month == 1 then
+  if is_month then
     while month_of(next_day) == month_of(today) do next_day = next_day + 1 end
   end
   return next_day * DAY_MS - clock_ms
@@ -94,7 +169,12 @@ end
 
 local wait = 0
 for b = 2, last_bound, 4 do
-  local whole, picos = read_spent(spent[at + (b + 2) / 4])
-  if is_at_least(whole, picos, bounds[b + 2], bounds[b + 3]) then wait = math.max(wait, until_end(bounds[b + 1])) end
+  local whole, picos = read_used(b, spent[at + (b + 2) / 4])
+  local is_full = is_at_least(whole, picos, bounds[b + 2], bounds[b + 3])
+  if bounds[b + 1] >= 2 then
+    whole, picos = add_amount(whole, picos, least, least_picos)
+    is_full = not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos)
+  end
+  if is_full then wait = math.max(wait, until_end(bounds[b + 1] % 2 == 1)) end
 end
-return {admitted, refused_by, wait}
+return is_hard and {admitted, refused_by, wait, epoch, unpack(grants)} or {admitted, refused_by, wait}

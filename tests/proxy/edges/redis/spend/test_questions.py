@@ -9,7 +9,7 @@ from proxy.accounting.spend_taken import GUESS_MS, SpendHit
 from proxy.edges.redis.scripts import Script
 from proxy.edges.redis.spend.questions import CompiledSpendPlan, SpendTake
 from proxy.edges.redis.spend.scripts import take_template
-from tests.contracts.redis.spend_world import INCARNATION, limits, plan_of
+from tests.contracts.redis.spend_world import INCARNATION, hard, limits, plan_of
 
 PLAN = plan_of(("team", limits(day="2")), ("root", limits(month="1")))
 SCRIPT = Script(b"return 1", b"a" * 40)
@@ -22,9 +22,9 @@ def compiled() -> CompiledSpendPlan:
 async def test_a_take_has_the_calls_that_are_still_awaited() -> None:
     take = SpendTake(compiled(), lambda _take, _reply: None)
     answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
-    take.calls = [(answer, f"key-{place}", place) for place, answer in enumerate(answers)]
+    take.calls = [(answer, f"key-{place}", place, 0) for place, answer in enumerate(answers)]
     answers[1].cancel()
-    take.forget_cancelled()
+    take.settle_calls()
     for with_text, script in ((False, [b"EVALSHA", SCRIPT.sha]), (True, [b"EVAL", SCRIPT.text])):
         reader = hiredis.Reader()
         reader.feed(take.encode(with_text=with_text))
@@ -32,6 +32,19 @@ async def test_a_take_has_the_calls_that_are_still_awaited() -> None:
         assert reader.gets() == [*script, b"1", PLAN.key.encode(), *arguments]
 
 
+async def test_calls_that_hard_limits_bind_have_two_amounts_and_the_least_come_first() -> None:
+    plan = plan_of(("root", hard(day="1")))
+    take = SpendTake(CompiledSpendPlan(plan, SCRIPT, INCARNATION), lambda _take, _reply: None)
+    loop = asyncio.get_running_loop()
+    take.calls = [(loop.create_future(), key, 9, least) for key, least in (("much", 9), ("none", 0), ("some", 1))]
+    take.settle_calls()
+    reader = hiredis.Reader()
+    reader.feed(take.encode())
+    calls = [b"pnone", pack_amount(0) + pack_amount(9), b"psome", pack_amount(1) + pack_amount(9)]
+    assert reader.gets()[-6:] == [*calls, b"pmuch", pack_amount(9) + pack_amount(9)]
+
+
 def test_a_refusal_names_its_bound_and_how_long_it_lasts() -> None:
     assert compiled().hit([0, 2, 0]) == SpendHit(PLAN.bounds[1], GUESS_MS, False)
     assert compiled().hit([0, 1, 5_000]) == SpendHit(PLAN.bounds[0], 5_000, True)
+    assert compiled().hit([3, 1, -5, b"epoch", b""]) == SpendHit(PLAN.bounds[0], GUESS_MS, False)

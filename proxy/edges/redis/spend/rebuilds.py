@@ -1,0 +1,127 @@
+"""Puts the reservations of calls in flight again where Redis may have lost them, and tells which trees have all.
+
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from policy.spend.spend_hash import Reserved
+from proxy.accounting.spend_taken import SpendTaken
+from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes
+from proxy.edges.redis.spend.end_sender import EndSender
+from proxy.edges.redis.spend.scripts import reservation_arguments
+from runtime.background import cancelled
+from runtime.redis.slots import slot_of
+
+_AGAIN_S = 0.25
+_CONFIRMED_S = 0.02
+"""The pause while reservations are on their way."""
+
+
+class _WaitingTree:
+    """A tree that waits. `value`: begins with its epoch.
+
+    `target`: the node, and its connection, to which reservations were put; `is_confirmed`: tells if they are there.
+    """
+
+    __slots__ = ("epoch", "is_confirmed", "key", "slot", "target", "value")
+
+    def __init__(self, key: str, value: str) -> None:
+        self.key = key
+        self.value = value
+        self.epoch = value.split(" ", 1)[0]
+        self.slot = slot_of(key.encode())
+        self.target: tuple[RedisNode, int] | None = None
+        self.is_confirmed: Callable[[], bool] = lambda: False
+
+
+class Rebuilds:
+    """The rebuilds of one worker's reservations.
+
+    `open`: what calls in flight have reserved, by event key. `rebuilt`: by tree, the value of the last `start` whose
+    server has all of them. `epochs`: by tree, the epoch from which replies are believed since. `puts`: how often
+    reservations of a tree were put.
+    """
+
+    def __init__(self, nodes: RedisNodes, ends: EndSender, incarnation: str, open: Mapping[str, SpendTaken]) -> None:
+        self._nodes = nodes
+        self._ends = ends
+        self._incarnation = incarnation
+        self._open = open
+        self._waiting: dict[str, _WaitingTree] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.rebuilt: dict[str, str] = {}
+        self.epochs: dict[str, str] = {}
+        self.puts = 0
+
+    def start(self, waiting: Mapping[str, str]) -> None:
+        """Put again what these trees need. `waiting`: by the key of a tree's hash, the epoch, and maybe more words:
+        another text than before asks again."""
+        self.rebuilt = {key: value for key, value in self.rebuilt.items() if waiting.get(key) == value}
+        present = self._waiting
+        self._waiting = {}
+        for key, value in waiting.items():
+            tree = present.get(key)
+            if key not in self.rebuilt:
+                self._waiting[key] = tree if tree is not None and tree.value == value else _WaitingTree(key, value)
+        if self._waiting and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            await cancelled(self._task)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            await self._advance()
+            sent = [tree for tree in self._waiting.values() if tree.target == _target(self._nodes.of(tree.slot))]
+            if self._waiting:
+                await asyncio.sleep(_CONFIRMED_S if sent else _AGAIN_S)
+
+    async def _advance(self) -> None:
+        """Ask the servers of all trees for their epochs, then do what each tree needs.
+
+        A tree is rebuilt if the server that has confirmed its reservations says afterwards, on the same connection,
+        that it is in the epoch. No epoch comes back, so it was in it all the time.
+        """
+        trees = list(self._waiting.values())
+        confirmed = {tree.key for tree in trees if tree.is_confirmed()}
+        nodes = {tree.key: self._nodes.of(tree.slot) for tree in trees}
+        await asyncio.gather(*map(_read_epoch, set(nodes.values())))
+        for tree in trees:
+            node = nodes[tree.key]
+            if node.epoch.text != tree.epoch or self._waiting.get(tree.key) is not tree:
+                continue
+            if tree.target != _target(node):
+                self._put(tree, node)
+            elif tree.key in confirmed:
+                del self._waiting[tree.key]
+                self.rebuilt[tree.key] = tree.value
+
+    def _put(self, tree: _WaitingTree, node: RedisNode) -> None:
+        tree.target = _target(node)
+        self.epochs[tree.key] = tree.epoch
+        self.puts += 1
+        calls = [take for take in self._open.values() if take.key == tree.key]
+        tree.is_confirmed = self._ends.put(tree.key, [self._arguments(take) for take in calls])
+
+    def _arguments(self, take: SpendTaken) -> bytes:
+        reserved = Reserved(take.picos, self._incarnation, take.groups)
+        return reservation_arguments(take.event_key, reserved)
+
+
+def _target(node: RedisNode) -> tuple[RedisNode, int]:
+    return node, node.client.connections
+
+
+async def _read_epoch(node: RedisNode) -> None:
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def answered() -> None:
+        if not answer.done():
+            answer.set_result(None)
+
+    node.epoch.read(answered)
+    await answer

@@ -1,0 +1,30 @@
+"""Limits of each enforcement need proxies of a level, and make a plan HARD."""
+
+from decimal import Decimal
+
+import pytest
+
+from policy.limits.groups import Enforcement
+from policy.limits.kinds import Unit
+from policy.spend.effective import spend_plan
+from policy.spend.limits import SPEND_LEVEL, SpendEnforcement, SpendLimit, level_of
+
+SOFT = SpendLimit(Unit.DAY, Decimal(1), "EUR")
+HARD = SpendLimit(Unit.MONTH, Decimal(1), "EUR", SpendEnforcement.HARD)
+
+
+@pytest.mark.parametrize(("limits", "level"), [((), 0), ((SOFT,), 1), ((HARD,), 2), ((SOFT, HARD), SPEND_LEVEL)])
+def test_the_strictest_limit_has_the_level(limits: tuple[SpendLimit, ...], level: int) -> None:
+    assert level_of(limits) == level
+
+
+@pytest.mark.parametrize("enforcement", Enforcement)
+def test_one_hard_limit_makes_a_plan_hard(enforcement: Enforcement) -> None:
+    for upper, is_hard in (((SOFT,), False), ((HARD,), True), ((SOFT, HARD), True)):
+        plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), upper])
+        assert plan is not None
+        assert plan.is_hard == is_hard
+    same_unit = SpendLimit(Unit.DAY, Decimal(1), "EUR", SpendEnforcement.HARD)
+    plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), (same_unit,)])
+    assert plan is not None
+    assert plan.is_hard == (enforcement is Enforcement.CASCADING), "the nearest limit of a unit counts"
