@@ -108,6 +108,18 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
     assert admin.ttl(TREE.key) > 31 * 86_400
 
 
+async def test_build_by_other_prices_takes_no_counted_event_back(redises: Redises) -> None:
+    """Its reservation is gone: another process may still know the prices of before."""
+    hashes, _ = redises
+    epoch = (await hashes.epochs([TREE]))[TREE.root_id]
+    dearer = (await hashes.epochs([TREE._replace(prices="dearer")]))[TREE.root_id]
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {}))
+    assert not await hashes.build(TREE, dearer, TreeBuild(AT_MS - 1, {}))
+    assert await hashes.build(TREE, dearer, TreeBuild(AT_MS, {}))
+    assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS - 1, {}))
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS + 1, {}))
+
+
 async def test_missed_events_and_another_currency_must_be_built(redises: Redises) -> None:
     hashes, _ = redises
     epochs = await hashes.epochs([TREE])
