@@ -109,7 +109,7 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
 
 
 async def test_build_by_other_prices_takes_no_counted_event_back(redises: Redises) -> None:
-    """Its reservation is gone: another process may still know the prices of before."""
+    """The reservation of such an event is gone: another process may still know the prices of before."""
     hashes, _ = redises
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
     dearer = (await hashes.epochs([TREE._replace(prices="dearer")]))[TREE.root_id]
