@@ -57,7 +57,7 @@ def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Spe
     epoch = reply[3:4]
     assert epoch == ([EPOCH.encode()] if plan.is_hard else [])
     grants = [unpack_amount(grant) if grant else call.picos for call, grant in zip(calls, reply[4:], strict=False)]
-    return SpendAdmission(*reply[:3], grants=tuple(grants))
+    return SpendAdmission(reply[0], reply[1], reply[2], tuple(grants))
 
 
 def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:

@@ -77,7 +77,7 @@ def reserved(client: "redis.Redis", group: str = "root") -> int:
 
 
 def reservations(client: "redis.Redis") -> dict[str, int]:
-    """What each call has reserved; markers left out."""
+    """The amount that each call has reserved; markers are left out."""
     fields: Any = client.hgetall(PLAN.key)
     return {
         name[1:].decode(): unpack_amount(value) for name, value in fields.items() if name[:1] == b"p" and value != b""
@@ -138,10 +138,10 @@ async def test_concurrent_calls_never_reserve_more_than_the_amount(
     await other.start()
     other.spend.may_reserve = True
     most = 0
-    granted = 0
+    admissions = 0
 
     async def call(key: str) -> None:
-        nonlocal most, granted
+        nonlocal most, admissions
         spend = source.choice((counters, other)).spend
         least = source.randrange(LIMB // 100)
         await asyncio.sleep(source.random() / 20)
@@ -149,7 +149,7 @@ async def test_concurrent_calls_never_reserve_more_than_the_amount(
         assert not isinstance(answer, SpendUnavailable)
         if isinstance(answer, SpendHit):
             return
-        granted += 1
+        admissions += 1
         assert answer.picos >= least
         most = max(most, reserved(own))
         assert reserved(own) <= LIMB
@@ -166,7 +166,7 @@ async def test_concurrent_calls_never_reserve_more_than_the_amount(
     await asyncio.gather(*map(caller, range(200)))
     await quiet(counters)
     await quiet(other)
-    assert granted > 100
+    assert admissions > 100
     assert most == LIMB, "the last room is granted, too"
     assert reserved(own) == sum(reservations(own).values()) <= LIMB
     await other.close()

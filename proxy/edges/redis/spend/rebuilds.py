@@ -23,17 +23,17 @@ _CONFIRMED_S = 0.02
 class _WaitingTree:
     """A tree that waits. `value`: begins with its epoch.
 
-    `target`: the node, and its connection, to which reservations were put; `is_confirmed`: tells if they are there.
+    `destination`: the node, and its connection, to which reservations were put. `is_confirmed`: tells if it has them.
     """
 
-    __slots__ = ("epoch", "is_confirmed", "key", "slot", "target", "value")
+    __slots__ = ("destination", "epoch", "is_confirmed", "key", "slot", "value")
 
     def __init__(self, key: str, value: str) -> None:
         self.key = key
         self.value = value
         self.epoch = value.split(" ", 1)[0]
         self.slot = slot_of(key.encode())
-        self.target: tuple[RedisNode, int] | None = None
+        self.destination: tuple[RedisNode, int] | None = None
         self.is_confirmed: Callable[[], bool] = lambda: False
 
 
@@ -41,8 +41,8 @@ class Rebuilds:
     """The rebuilds of one worker's reservations.
 
     `open`: what calls in flight have reserved, by event key. `rebuilt`: by tree, the value of the last `start` whose
-    server has all of them. `epochs`: by tree, the epoch from which replies are believed since. `puts`: how often
-    reservations of a tree were put.
+    server has all of them. `present_epochs`: by tree, the epoch from which replies are believed since. `puts`: how
+    often reservations of a tree were put.
     """
 
     def __init__(self, nodes: RedisNodes, ends: EndSender, incarnation: str, open: Mapping[str, SpendTaken]) -> None:
@@ -50,23 +50,23 @@ class Rebuilds:
         self._ends = ends
         self._incarnation = incarnation
         self._open = open
-        self._waiting: dict[str, _WaitingTree] = {}
+        self._trees: dict[str, _WaitingTree] = {}
         self._task: asyncio.Task[None] | None = None
         self.rebuilt: dict[str, str] = {}
-        self.epochs: dict[str, str] = {}
+        self.present_epochs: dict[str, str] = {}
         self.puts = 0
 
-    def start(self, waiting: Mapping[str, str]) -> None:
-        """Put again what these trees need. `waiting`: by the key of a tree's hash, the epoch, and maybe more words:
+    def start(self, epochs: Mapping[str, str]) -> None:
+        """Put again what these trees need. `epochs`: by the key of a tree's hash, the epoch, and maybe more words:
         another text than before asks again."""
-        self.rebuilt = {key: value for key, value in self.rebuilt.items() if waiting.get(key) == value}
-        present = self._waiting
-        self._waiting = {}
-        for key, value in waiting.items():
+        self.rebuilt = {key: value for key, value in self.rebuilt.items() if epochs.get(key) == value}
+        present = self._trees
+        self._trees = {}
+        for key, value in epochs.items():
             tree = present.get(key)
             if key not in self.rebuilt:
-                self._waiting[key] = tree if tree is not None and tree.value == value else _WaitingTree(key, value)
-        if self._waiting and (self._task is None or self._task.done()):
+                self._trees[key] = tree if tree is not None and tree.value == value else _WaitingTree(key, value)
+        if self._trees and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
@@ -74,11 +74,11 @@ class Rebuilds:
             await cancelled(self._task)
 
     async def _run(self) -> None:
-        while self._waiting:
+        while self._trees:
             await self._advance()
-            sent = [tree for tree in self._waiting.values() if tree.target == _target(self._nodes.of(tree.slot))]
-            if self._waiting:
-                await asyncio.sleep(_CONFIRMED_S if sent else _AGAIN_S)
+            is_put = any(tree.destination == _destination(self._nodes.of(tree.slot)) for tree in self._trees.values())
+            if self._trees:
+                await asyncio.sleep(_CONFIRMED_S if is_put else _AGAIN_S)
 
     async def _advance(self) -> None:
         """Ask the servers of all trees for their epochs, then do what each tree needs.
@@ -86,23 +86,23 @@ class Rebuilds:
         A tree is rebuilt if the server that has confirmed its reservations says afterwards, on the same connection,
         that it is in the epoch. No epoch comes back, so it was in it all the time.
         """
-        trees = list(self._waiting.values())
+        trees = list(self._trees.values())
         confirmed = {tree.key for tree in trees if tree.is_confirmed()}
         nodes = {tree.key: self._nodes.of(tree.slot) for tree in trees}
         await asyncio.gather(*map(_read_epoch, set(nodes.values())))
         for tree in trees:
             node = nodes[tree.key]
-            if node.epoch.text != tree.epoch or self._waiting.get(tree.key) is not tree:
+            if node.epoch.text != tree.epoch or self._trees.get(tree.key) is not tree:
                 continue
-            if tree.target != _target(node):
+            if tree.destination != _destination(node):
                 self._put(tree, node)
             elif tree.key in confirmed:
-                del self._waiting[tree.key]
+                del self._trees[tree.key]
                 self.rebuilt[tree.key] = tree.value
 
     def _put(self, tree: _WaitingTree, node: RedisNode) -> None:
-        tree.target = _target(node)
-        self.epochs[tree.key] = tree.epoch
+        tree.destination = _destination(node)
+        self.present_epochs[tree.key] = tree.epoch
         self.puts += 1
         calls = [take for take in self._open.values() if take.key == tree.key]
         tree.is_confirmed = self._ends.put(tree.key, [self._arguments(take) for take in calls])
@@ -112,7 +112,7 @@ class Rebuilds:
         return reservation_arguments(take.event_key, reserved)
 
 
-def _target(node: RedisNode) -> tuple[RedisNode, int]:
+def _destination(node: RedisNode) -> tuple[RedisNode, int]:
     return node, node.client.connections
 
 

@@ -55,7 +55,7 @@ class RedisSpend:
         self._plans = RecentlyUsed[int, CompiledSpendPlan](PLANS_KEPT)
         self._takes_to_send: list[SpendTake] = []
         self.open: dict[str, SpendTaken] = {}
-        """What calls in flight have reserved, by event key."""
+        """The reservations of calls in flight, by event key."""
         self._rebuilds = Rebuilds(nodes, self._ends, incarnation, self.open)
         self.may_reserve = False
         """True once control waits for this worker if Redis loses reservations.
@@ -72,16 +72,16 @@ class RedisSpend:
 
     @property
     def rebuilt(self) -> Mapping[str, str]:
-        """By tree, what `rebuild` was given, once Redis has all that this worker's calls have reserved there."""
+        """The text that `rebuild` was given, by tree, once Redis has all reservations of this worker there."""
         return self._rebuilds.rebuilt
 
-    def rebuild(self, waiting: Mapping[str, str]) -> None:
+    def rebuild(self, epochs: Mapping[str, str]) -> None:
         """Put what calls in flight have reserved again in these trees. Replies of other epochs are not believed then.
 
-        `waiting`: by the key of a tree's hash, the epoch in which it must be there, and maybe more words; another text
+        `epochs`: by the key of a tree's hash, the epoch in which it must be there, and maybe more words; another text
         asks again.
         """
-        self._rebuilds.start(waiting)
+        self._rebuilds.start(epochs)
 
     def start(self) -> None:
         """Use the running event loop. Its futures are what `ask` returns."""
@@ -203,7 +203,7 @@ class RedisSpend:
         key = take.plan.plan.key
         epoch = reply[3].decode()
         is_put = puts == self._rebuilds.puts
-        if is_put and take.node.epoch.text == epoch == self._rebuilds.epochs.get(key, epoch):
+        if is_put and take.node.epoch.text == epoch == self._rebuilds.present_epochs.get(key, epoch):
             self._answer(take, reply)
             return
         for _, event_key, _, _ in take.calls[: reply[0]]:

@@ -88,7 +88,7 @@ async def test_a_tree_is_rebuilt_when_its_reservations_are_confirmed(world: Worl
     assert world.rebuilds.rebuilt == {}
     world.client.reply(1)
     await world.until_rebuilt({KEY: f"{EPOCH} nonce"})
-    assert world.rebuilds.epochs == {KEY: EPOCH}
+    assert world.rebuilds.present_epochs == {KEY: EPOCH}
 
 
 async def test_nothing_is_put_in_another_epoch(world: World) -> None:

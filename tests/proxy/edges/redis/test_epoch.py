@@ -29,11 +29,11 @@ def connected(client: ScriptedClient, number: int) -> ScriptedClient:
 
 async def test_it_is_read(client: ScriptedClient, server: ServerEpoch) -> None:
     assert (server.text, server.is_fresh) == ("", False)
-    told = []
-    server.read(lambda: told.append(server.text))
+    answers = []
+    server.read(lambda: answers.append(server.text))
     assert server.is_fresh, "it is on its way"
     client.reply(INFO)
-    assert told == [EPOCH] == [server.text]
+    assert answers == [EPOCH] == [server.text]
 
 
 @pytest.mark.parametrize("reply", [None, hiredis.ReplyError("NOPERM no"), b"role:master\r\n"])
