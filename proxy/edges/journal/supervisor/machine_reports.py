@@ -1,6 +1,6 @@
 """Tells control which incarnations of this machine's workers may still give events: those that run, and those whose
 journals are on disk. Control releases what others have reserved of spend limits, and after a loss of Redis waits for
-each machine that has told of itself. So no call reserves by a HARD limit before control has taken a report.
+each machine that has told of itself. So no worker reserves by a HARD limit before control has taken a report of it.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -56,7 +56,7 @@ class MachineReports:
         self._change.set()
 
     def started(self, worker: ProxyWorker) -> None:
-        """Tell a worker that was started what it must know before it serves, and control that it was started."""
+        """Tell control of a worker that was started. Until it has taken that, HARD limits admit no call of it."""
         self.rebuilds.started(worker)
         self.changed()
 
@@ -70,8 +70,7 @@ class MachineReports:
     async def send(self) -> None:
         """Send the report once. Raises `ReportNotTakenError`.
 
-        Nothing is sent while there is no incarnation to tell of: control would forget the machine, and a worker that
-        starts meanwhile is told at once that it may reserve.
+        Nothing is sent while there is no incarnation to tell of: control would forget the machine while it lives.
         """
         async with self._sending:
             self._change.clear()
@@ -81,7 +80,7 @@ class MachineReports:
             rebuilt = dict(self.rebuilds.confirmed)
             answer = await self._post(incarnations, rebuilt)
             if answer is not None:
-                self.rebuilds.tell(_waiting(answer), rebuilt)
+                self.rebuilds.tell(_waiting(answer), rebuilt, incarnations)
 
     async def finish(self, within_s: float) -> None:
         """Tell control, in at most `within_s`, that this machine gives no more events. It is told nothing afterwards.

@@ -8,7 +8,7 @@ See docs/reference/money.md#how-spend-is-counted.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from runtime.backoff import pause_s
@@ -52,29 +52,34 @@ class SpendRebuilds:
         """The state of each tree that can be confirmed, by hash key, until control has taken it."""
         self._states: Mapping[str, str] = {}
         self._last_message: dict[str, Any] | None = None
+        self._named: Collection[str] = ()
+        """The incarnations that control knows by the last report that it has taken."""
         self._wake = asyncio.Event()
         self._warnings = PacedLog(log, _WARNING_S)
 
-    def tell(self, states: Mapping[str, str], reported: Mapping[str, str]) -> None:
+    def tell(self, states: Mapping[str, str], reported: Mapping[str, str], named: Collection[str]) -> None:
         """Tell the workers what waits, now that control has taken a report.
 
         `states`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
-        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them.
+        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them. `named`:
+        the incarnations in it. Others hear nothing yet: control would release what they reserve.
         """
         for key, state in reported.items():
             if self.confirmed.get(key) == state:
                 del self.confirmed[key]
         self._states = states
         message = {"is": "spend", "waiting": {**reported, **states}}
-        if message != self._last_message:
-            self._last_message = message
-            for worker in self._workers():
+        is_new = message != self._last_message
+        for worker in self._workers():
+            if worker.incarnation in named and (is_new or worker.incarnation not in self._named):
                 worker.send(message)
+        self._last_message = message
+        self._named = named
         self._wake.set()
 
     def started(self, worker: ProxyWorker) -> None:
-        """Tell a worker that was started what the others know. Before control has taken a report, that is nothing."""
-        if self._last_message is not None:
+        """Tell a worker whose channel has just opened what the others know, if control knows it already."""
+        if self._last_message is not None and worker.incarnation in self._named:
             worker.send(self._last_message)
 
     async def run(self) -> None:

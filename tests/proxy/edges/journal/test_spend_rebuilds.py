@@ -64,6 +64,10 @@ class Machine:
     def on_done(self) -> None:
         self.news += 1
 
+    def tell(self, states: dict[str, str], reported: dict[str, str]) -> None:
+        """Take an answer to a report that named all workers of now."""
+        self.rebuilds.tell(states, reported, {worker.incarnation for worker in self.workers if worker.incarnation})
+
     @property
     def confirmed(self) -> dict[str, str]:
         return self.rebuilds.confirmed
@@ -97,7 +101,7 @@ async def test_a_tree_is_confirmed_when_all_workers_have_rebuilt_it_and_all_is_c
     other = Worker("w2", {})
     async with serving(one, other) as machine:
         machine.is_committed.clear()
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         assert sent(machine.workers) == [trees(A)] * 2
         one.states = trees(A)
         await machine.looks_again()
@@ -117,7 +121,7 @@ async def test_a_tree_is_confirmed_when_all_workers_have_rebuilt_it_and_all_is_c
 async def test_a_worker_that_dies_has_no_say() -> None:
     """The journal is committed whole: the wait has no place for it."""
     async with serving(Worker("w1", trees(A)), Worker("w2")) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await machine.looks_again()
         assert machine.waits == [], "it does not answer, and lives"
         machine.workers[1].dies()
@@ -127,32 +131,48 @@ async def test_a_worker_that_dies_has_no_say() -> None:
 
 async def test_without_a_worker_all_journals_are_waited_for() -> None:
     async with serving(Worker("")) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
         assert machine.waits == [{}]
 
 
-async def test_a_worker_that_starts_is_told_and_waited_for() -> None:
+async def test_a_worker_that_starts_is_told_once_control_knows_it_and_waited_for() -> None:
     async with serving(Worker("w1", trees(A)), Worker("")) as machine:
         late = machine.workers[1]
+        late.starts("w2")
         machine.rebuilds.started(late)
         assert late.messages == [], "control has taken no report"
-        late.starts("w2")
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         assert sent([late]) == [trees(A)]
         await machine.looks_again()
         assert machine.waits == []
         late.dies()
         await eventually(lambda: machine.confirmed == trees(A))
+        late.messages.clear()
         late.starts("w3")
         machine.rebuilds.started(late)
-        assert late.messages[-1] == {"is": "spend", "waiting": trees(A)}
+        machine.rebuilds.tell(trees(A), {}, {"w1", "w2"})  # the answer to a report that left before
+        assert late.messages == [], "control would release what it reserves"
+        machine.tell(trees(A), {})
+        assert late.messages == [{"is": "spend", "waiting": trees(A)}]
+        machine.tell(trees(A), {})
+        assert len(late.messages) == 1
+
+
+async def test_a_worker_that_control_knows_before_its_channel_opens_is_told_then() -> None:
+    async with serving(Worker("")) as machine:
+        early = machine.workers[0]
+        early.starts("w1")
+        machine.tell(trees(A), {})
+        early.messages.clear()  # no channel was open
+        machine.rebuilds.started(early)
+        assert early.messages == [{"is": "spend", "waiting": trees(A)}]
 
 
 async def test_one_tree_waits_for_no_other() -> None:
     worker = Worker("w1", trees(B))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A, B), {})
+        machine.tell(trees(A, B), {})
         await eventually(lambda: machine.confirmed == trees(B))
         worker.states = trees(A, B)
         await eventually(lambda: machine.confirmed == trees(A, B))
@@ -162,9 +182,9 @@ async def test_another_epoch_in_the_middle_is_confirmed_alone() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
         machine.is_committed.clear()
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.waits)
-        machine.rebuilds.tell(trees(A, epoch="e2 n2"), {})
+        machine.tell(trees(A, epoch="e2 n2"), {})
         machine.is_committed.set()
         await machine.looks_again()
         assert machine.confirmed == {}, "what was rebuilt for the first server is no answer to the second"
@@ -176,9 +196,9 @@ async def test_a_tree_that_waits_again_is_rebuilt_again() -> None:
     """The same server has lost its data: the state has another nonce."""
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell(trees(A, epoch="e1 n2"), {})
+        machine.tell(trees(A, epoch="e1 n2"), {})
         await machine.looks_again()
         assert machine.confirmed == trees(A)
         worker.states = trees(A, epoch="e1 n2")
@@ -188,28 +208,28 @@ async def test_a_tree_that_waits_again_is_rebuilt_again() -> None:
 async def test_workers_are_told_of_a_confirmed_tree_once_more() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell({}, trees(A))
+        machine.tell({}, trees(A))
         assert machine.confirmed == {}
         assert sent([worker]) == [trees(A)]
-        machine.rebuilds.tell({}, {})
+        machine.tell({}, {})
         assert sent([worker]) == [{}]
 
 
 async def test_a_confirmation_that_comes_while_a_report_is_under_way_stays() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell(trees(A), {})  # the answer to a report that was sent before
+        machine.tell(trees(A), {})  # the answer to a report that was sent before
         assert machine.confirmed == trees(A)
 
 
 async def test_nothing_is_asked_while_nothing_waits() -> None:
     worker = Worker("w1", {})
     async with serving(worker) as machine:
-        machine.rebuilds.tell({}, {})
+        machine.tell({}, {})
         await until_still(lambda: worker.flushes)
         assert worker.flushes == 0
 
@@ -220,7 +240,7 @@ async def test_a_worker_that_has_lost_the_end_of_a_call_confirms_nothing_until_i
     worker = Worker("w1", trees(A))
     worker.place = None
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await machine.looks_again()
         await machine.looks_again()
         assert machine.waits == []
