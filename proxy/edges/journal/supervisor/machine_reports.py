@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from runtime.log_lines import cause_of
 INTERVAL_S = 2.0
 GATHER_S = 0.05
 """Time between a change and its report, so that changes which come together are told together."""
+REBUILT_AT_ONCE = 2_000
+"""The most trees that a report confirms, of the ten thousand that control takes. The next report has more."""
 MAX_NAME_CHARS = 255
 log = logging.getLogger(__name__)
 
@@ -77,10 +80,12 @@ class MachineReports:
             incarnations = await self._incarnations()
             if self._is_over or not incarnations:
                 return
-            rebuilt = dict(self.rebuilds.confirmed)
+            rebuilt = dict(islice(self.rebuilds.confirmed.items(), REBUILT_AT_ONCE))
             answer = await self._post(incarnations, rebuilt)
             if answer is not None:
                 self.rebuilds.tell(_waiting(answer), rebuilt, incarnations)
+                if self.rebuilds.confirmed:
+                    self.changed()
 
     async def finish(self, within_s: float) -> None:
         """Tell control, in at most `within_s`, that this machine gives no more events. It is told nothing afterwards.

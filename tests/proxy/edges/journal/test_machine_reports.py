@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from proxy.edges.journal.supervisor import machine_reports
-from proxy.edges.journal.supervisor.machine_reports import MachineReports, machine_name
+from proxy.edges.journal.supervisor.machine_reports import REBUILT_AT_ONCE, MachineReports, machine_name
 from proxy.edges.replicas.supervisor.control_reports import MACHINES, ControlReports, ReportNotTakenError
 from runtime.background import running
 from tests.waiting import eventually
@@ -183,7 +183,22 @@ async def test_workers_may_reserve_once_control_has_taken_a_report(
     late = Worker("late")
     workers.append(late)
     reports.started(late)
-    assert late.messages == [{"is": "spend", "waiting": {}}], "control is away, and knows the machine"
+    with pytest.raises(ReportNotTakenError):
+        await reports.send()
+    assert late.messages == [], "control would release what it reserves"
+    control.status = 200
+    await reports.send()
+    assert late.messages == [{"is": "spend", "waiting": {}}]
+
+
+async def test_confirmations_of_thousands_of_trees_come_in_portions(control: Control, reports: MachineReports) -> None:
+    """Control takes no report with more than ten thousand."""
+    states = {f"tg:{{grp_{number}|group}}": "e1 n1" for number in range(REBUILT_AT_ONCE + 1)}
+    reports.rebuilds.confirmed |= states
+    await reports.send()
+    await reports.send()
+    assert [len(body["rebuilt"]) for body in control.bodies] == [REBUILT_AT_ONCE, 1]
+    assert reports.rebuilds.confirmed == {}
 
 
 async def test_an_answer_that_is_not_controls_lets_no_worker_reserve(tmp_path: Path, workers: list[Worker]) -> None:
