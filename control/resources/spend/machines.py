@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from control.edges.sql.spend.machines import all_machines, delete_machine, machine_of, put_machine
-from control.edges.sql.spend.rebuilds import hard_trees
+from control.edges.sql.spend.rebuilds import waiting_trees
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.errors import DomainError, NotFoundError
-from control.records.spend import ProxyMachine, waiting_among
+from control.records.spend import ProxyMachine
 from control.records.times import time_text
 from policy.spend.spend_hash import spend_key
 from runtime.log_lines import PacedLog
@@ -40,7 +40,7 @@ async def note_machine(
     """
     async with store.read() as conn:
         before = await machine_of(conn, name)
-        states = waiting_among(await hard_trees(conn))
+        states = await waiting_trees(conn)
     waits = {spend_key(root_id): state for root_id, state in states.items()}
     confirmed = {} if before is None else before.rebuilt
     # What was confirmed once stays so: since then all reservations of that tree were made in its hash.
@@ -97,7 +97,7 @@ async def list_machines(store: Store) -> list[Mapping[str, Any]]:
     """All machines that may still give events, by name: what `tollgate spend machines` prints."""
     async with store.read() as conn:
         machines = await all_machines(conn)
-        states = waiting_among(await hard_trees(conn))
+        states = await waiting_trees(conn)
     return [_described(one, [id for id, state in states.items() if is_waiting_for(one, id, state)]) for one in machines]
 
 

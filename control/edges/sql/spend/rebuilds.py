@@ -22,6 +22,13 @@ async def hard_trees(conn: Connection) -> dict[str, str]:
     return dict(map(tuple, await conn.execute(select(spend_rebuilds.c.root_id, spend_rebuilds.c.state))))
 
 
+async def waiting_trees(conn: Connection) -> dict[str, str]:
+    """The states of those that wait, by root. Each report of each machine asks for them."""
+    table = spend_rebuilds
+    query = select(table.c.root_id, table.c.state).where(table.c.state.not_in((COMPLETE, DROPPED)))
+    return dict(map(tuple, await conn.execute(query)))
+
+
 async def put_states(tx: WriteTx, states: Mapping[str, str]) -> None:
     """Set the states of these trees."""
     if not states:
