@@ -110,8 +110,9 @@ class TreeRebuilds:
             self._warnings.warning(
                 f"Machines of the proxy have not told that their reservations are in Redis again:"
                 f" {', '.join(sorted(missing))}. Until then calls that HARD spend limits bind are answered 503. Start"
-                " these machines again, or mend their way to control and Redis; if one never comes back:"
-                " `tollgate spend release --machine NAME`."
+                " these machines again, or mend their way to control and Redis; upgrade those that run a version of"
+                " before HARD limits, which never tell. If one never comes back: `tollgate spend release --machine"
+                " NAME`."
             )
 
     def _are_machines_known(self, root_id: str) -> bool:
