@@ -102,12 +102,14 @@ class TreeCount(NamedTuple):
 class TreeBuild(NamedTuple):
     """All that a tree has spent through `through_ms`: units (10^-22) by field, those that are not 0.
 
-    `counted_keys`: the events in these figures that may have reservations.
+    `counted_keys`: the events in these figures that may have reservations. `fields_before`: the fields of what was
+    spent that are there now; those that are not in `spent` go.
     """
 
     through_ms: int
     spent: Mapping[str, int]
     counted_keys: Sequence[str] = ()
+    fields_before: Sequence[str] = ()
 
 
 COMPLETE = "complete"
@@ -151,11 +153,12 @@ class ProxyMachine(NamedTuple):
 
 
 class TreeReserves(NamedTuple):
-    """The content of a tree's hash besides what is spent, all of one moment.
+    """The content of a tree's hash besides what is spent.
 
     `counted_ms`: the time through which events are counted; None if nothing is. `stamp`: names the last repair.
     `reservations`: by the event's key; None for an empty one. `reserved`: by group, 10^-12 of the currency.
-    `spent_fields`: the names of the fields of what is spent.
+    `spent_fields`: the names of the fields of what is spent. `is_of_one_moment`: false where there were too many
+    fields to be read at once; then sums need not fit.
     """
 
     counted_ms: int | None
@@ -163,3 +166,4 @@ class TreeReserves(NamedTuple):
     reservations: Mapping[str, Reserved | None]
     reserved: Mapping[str, int]
     spent_fields: Sequence[str]
+    is_of_one_moment: bool = True

@@ -272,7 +272,7 @@ class SpendCounting:
             spent = await spent_by_field(self._store, tree, through_ms)
             reserves = await self._hashes.reserves(tree)
             keys = await counted_keys(self._store, [*reserves.reservations], through_ms)
-            if await self._hashes.build(tree, epoch, TreeBuild(through_ms, spent, keys)):
+            if await self._hashes.build(tree, epoch, TreeBuild(through_ms, spent, keys, reserves.spent_fields)):
                 log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
         except (DatabaseUnavailableError, UsageUnavailableError):
             raise

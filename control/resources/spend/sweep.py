@@ -38,11 +38,13 @@ async def sweep_tree(store: Store, hashes: TreeHashes, tree: SpendTree, *, are_m
     windows = kept_windows(reserves.counted_ms)
     old = [field for field in reserves.spent_fields if field.rpartition(":")[2] not in windows]
     await hashes.delete_spent(tree, old)
-    return await hashes.release(tree, await _ended(store, reserves, living))
+    return await hashes.release(tree, await _ended(store, reserves, living), reserves.counted_ms)
 
 
 def drifts_of(reserves: TreeReserves) -> Mapping[str, int]:
-    """The amount (10^-12) that each group should have reserved more than now, where that is not 0."""
+    """The amount (10^-12) that each group should have reserved more than now, where that is not 0 and is known."""
+    if not reserves.is_of_one_moment:
+        return {}
     sums: dict[str, int] = defaultdict(int)
     for reservation in reserves.reservations.values():
         if reservation is not None:

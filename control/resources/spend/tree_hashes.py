@@ -59,15 +59,15 @@ class TreeHashes(Protocol):
     # the sweep
 
     async def reserves(self, tree: SpendTree) -> TreeReserves:
-        """Read all that the hash holds besides what is spent, at one moment."""
+        """Read all that the hash holds besides what is spent, at one moment if there is not too much."""
         ...
 
     async def repair(self, tree: SpendTree, stamp: bytes, drifts: Mapping[str, int]) -> bool:
         """Add these to what groups have reserved (10^-12). False if another repair was made since that stamp."""
         ...
 
-    async def release(self, tree: SpendTree, event_keys: Sequence[str]) -> int:
-        """Delete the reservations of these events. Returns how many there were."""
+    async def release(self, tree: SpendTree, event_keys: Sequence[str], counted_ms: int) -> int:
+        """Delete the reservations of these events, if events are counted through this time; returns how many."""
         ...
 
     async def delete_spent(self, tree: SpendTree, fields: Sequence[str]) -> None:

@@ -99,9 +99,9 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
     assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {spent_field("grp_child", Unit.DAY, AT_MS): 7}))
     assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS, {})), "as much is counted"
     assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS - 1, {}))
-    assert await hashes.build(
-        TREE, "another-run EUR", TreeBuild(AT_MS - 1, {spent_field("grp_child", Unit.DAY, AT_MS): 8})
-    )
+    field = spent_field("grp_child", Unit.DAY, AT_MS)
+    build = TreeBuild(AT_MS - 1, {field: 8}, fields_before=["sgone:D1", field])
+    assert await hashes.build(TREE, "another-run EUR", build)
     assert spent(admin, "grp_child") == 8
     assert admin.hget(TREE.key, "pkey") == reservation
     assert not admin.hexists(TREE.key, "sgone:D1")
@@ -131,6 +131,28 @@ async def test_missed_events_and_another_currency_must_be_built(redises: Redises
     assert (await hashes.count(late, epochs)).to_build == set()
 
 
+async def test_a_build_among_thousands_of_reservations_ends_those_that_it_has(redises: Redises) -> None:
+    """Each script does some of the work: Redis answers others between them."""
+    hashes, admin = redises
+    epoch = (await hashes.epochs([TREE]))[TREE.root_id]
+    groups = ("grp_child", TREE.root_id)
+    fields = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, groups)) for n in range(12_000)}
+    admin.hset(TREE.key, mapping={**fields, **{f"r{group}": pack_amount(24_000) for group in groups}, "sold:D1": b""})
+    keys = [f"key{n}" for n in range(3, 12_000)]
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {"snew:D2": 1}, keys, ["sold:D1"]))
+    reserves = await hashes.reserves(TREE)
+    assert (set(reserves.reservations), reserves.reserved) == ({"key0", "key1", "key2"}, dict.fromkeys(groups, 6))
+    assert reserves.spent_fields == ["snew:D2"]
+
+
+async def test_a_hash_with_many_thousands_of_reservations_is_read_in_portions(redises: Redises) -> None:
+    hashes, admin = redises
+    fields = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, ())) for n in range(40_000)}
+    admin.hset(TREE.key, mapping=fields)
+    reserves = await hashes.reserves(TREE)
+    assert (len(reserves.reservations), reserves.is_of_one_moment) == (40_000, False)
+
+
 async def test_a_reservation_ends_once(redises: Redises) -> None:
     hashes, admin = redises
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
@@ -140,8 +162,10 @@ async def test_a_reservation_ends_once(redises: Redises) -> None:
     admin.hset(TREE.key, "pkey2", b"")
     for group in groups:
         admin.hset(TREE.key, f"r{group}", pack_amount(10**12 + 4))
-    assert await hashes.release(TREE, ["key1", "key2", "key3"]) == 2
-    assert await hashes.release(TREE, ["key1", "key2", "key3"]) == 0
+    keys = ["key1", "key2", "key3"]
+    assert await hashes.release(TREE, keys, AT_MS + 1) == 0, "what was read of the hash is lost"
+    assert await hashes.release(TREE, keys, AT_MS) == 2
+    assert await hashes.release(TREE, keys, AT_MS) == 0
     reserves = await hashes.reserves(TREE)
     assert (reserves.counted_ms, reserves.reservations, reserves.reserved) == (AT_MS, {}, dict.fromkeys(groups, 1))
     amount: Any = admin.hget(TREE.key, f"r{TREE.root_id}")
@@ -279,7 +303,7 @@ async def test_all_needs_no_command_that_is_not_documented() -> None:
             await hashes.forget([TREE])
             assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS, {}))
             assert await hashes.repair(TREE, (await hashes.reserves(TREE)).stamp, {TREE.root_id: 5})
-            assert await hashes.release(TREE, ["key"]) == 0
+            assert await hashes.release(TREE, ["key"], AT_MS) == 0
             await hashes.delete_spent(TREE, [spent_field(TREE.root_id, Unit.DAY, AT_MS)])
             assert (await hashes.spend_of([bound(Unit.DAY, TREE.root_id)], TREE.key)).uses[0].reserved > 0
 

@@ -1,7 +1,7 @@
--- Build: what groups have spent becomes what was read from the database. Reservations stay, but for those of events that
--- are in these figures.
+-- Build: what groups have spent becomes what was read from the database. Reservations stay; those of events that are in
+-- these figures are to be released afterwards.
 -- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures | their number, then per figure:
--- the name of its field, what is spent (three limbs); then the names of the reservations that end.
+-- the name of its field, what is spent (three limbs); then the names of the fields of before.
 -- Reply: 1; 0 if as much or more is counted already. By other prices, more: the reservations of events that these figures
 -- lack are gone then, and HARD limits would miss them.
 
@@ -17,13 +17,9 @@ for at = 4, figures_end, 2 do
   fields[#fields + 1] = ARGV[at]
   fields[#fields + 1] = ARGV[at + 1]
 end
-local present = redis.call('HGETALL', key)
-for at = 1, #present, 2 do
-  if present[at]:sub(1, 1) == 's' and not is_kept[present[at]] then deleted[#deleted + 1] = present[at] end
-end
+-- Their names are told, as a hash with many thousands of reservations cannot be read here.
 for at = figures_end + 1, #ARGV do
-  local reservation = redis.call('HGET', key, ARGV[at])
-  if reservation then release(ARGV[at], reservation) end
+  if not is_kept[ARGV[at]] then deleted[#deleted + 1] = ARGV[at] end
 end
 for at, value in ipairs({'e', ARGV[1], 'c', ARGV[2]}) do fields[#fields + 1] = value end
 save()

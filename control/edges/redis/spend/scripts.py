@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount
 from policy.spend.script_constants import spend_constants
-from policy.spend.spend_hash import INCARNATION_CHARS, RESERVATION_PREFIX, pack_amount, pack_spent, picos_of
+from policy.spend.spend_hash import INCARNATION_CHARS, pack_amount, pack_spent, picos_of
 from runtime.redis.script import Argument, RedisScript
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def build_arguments(epoch: str, build: TreeBuild) -> list[Argument]:
     arguments: list[Argument] = [epoch, build.through_ms, len(build.spent)]
     for field, units in build.spent.items():
         arguments += (field, pack_spent(units))
-    return [*arguments, *(f"{RESERVATION_PREFIX}{key}" for key in build.counted_keys)]
+    return [*arguments, *build.fields_before]
 
 
 def begin_arguments(epoch: str, nonce: str) -> list[Argument]:

@@ -60,6 +60,8 @@ from runtime.redis.routed import Keyed, RoutedRedis
 _RUNS_AT_ONCE = 50
 """Runs of a script in one round trip: a few milliseconds of work."""
 _FIELDS_AT_ONCE = 500
+_FIELDS_OF_ONE_MOMENT = 4096
+"""About the fields that are read by one command, in some milliseconds."""
 _DEADLINE_S = 2.0
 """The time after which callers get an error instead of waiting on."""
 _BUILD_DEADLINE_S = 10.0
@@ -105,7 +107,11 @@ class SpendHashes:
         """Set what the tree's groups have spent. False if as much or more was counted meanwhile."""
         arguments = build_arguments(epoch, build)
         async with _redis_errors(_BUILD_DEADLINE_S):
-            return bool(await self._build.run(self._redis, [tree.key], *arguments))
+            if not await self._build.run(self._redis, [tree.key], *arguments):
+                return False
+        # Apart, as there may be thousands: until then they are in both sums. If this stops, the sweep does it.
+        await self.release(tree, build.counted_keys, build.through_ms)
+        return True
 
     async def begin_rebuilds(self, trees: Sequence[SpendTree], epochs: Mapping[str, str]) -> dict[str, str]:
         """Have these trees wait for reservations that may be missing. Returns the states that name these waits, which
@@ -153,10 +159,15 @@ class SpendHashes:
                 await self._redis.each([command for tree in some for command in _forgetting(tree.key)])
 
     async def reserves(self, tree: SpendTree) -> TreeReserves:
-        """Read the whole hash by one command, so that all is of one moment."""
+        """Read the whole hash: by one command, so that all is of one moment, unless that would hold Redis up."""
         async with _redis_errors(_BUILD_DEADLINE_S):
-            fields = await self._redis.at(tree.key, lambda server: server.hgetall(tree.key))
-        return _reserves({name.decode(): value for name, value in fields.items()})
+            cursor, fields = await self._redis.at(tree.key, _scanning(tree.key, 0, _FIELDS_OF_ONE_MOMENT))
+            is_of_one_moment = not cursor
+            while cursor:
+                cursor, more = await self._redis.at(tree.key, _scanning(tree.key, cursor, _FIELDS_AT_ONCE))
+                fields |= more
+        reserves = _reserves({name.decode(): value for name, value in fields.items()})
+        return reserves._replace(is_of_one_moment=is_of_one_moment)
 
     async def repair(self, tree: SpendTree, stamp: bytes, drifts: Mapping[str, int]) -> bool:
         """Add these to what groups have reserved (10^-12). False if another repair was made since that stamp."""
@@ -164,13 +175,16 @@ class SpendHashes:
         async with _redis_errors():
             return bool(await self._repair.run(self._redis, [tree.key], *arguments))
 
-    async def release(self, tree: SpendTree, event_keys: Sequence[str]) -> int:
-        """Delete the reservations of these events, with what they hold of their groups. Returns how many there were."""
+    async def release(self, tree: SpendTree, event_keys: Sequence[str], counted_ms: int) -> int:
+        """Delete the reservations of these events, with what they hold of their groups. Returns how many there were.
+
+        None if less than through `counted_ms` is counted: the hash was lost since that was read.
+        """
         count = 0
         names = [f"{RESERVATION_PREFIX}{key}" for key in event_keys]
-        for some in in_portions(names, _FIELDS_AT_ONCE):
+        for some in in_portions(names, EVENTS_AT_ONCE):
             async with _redis_errors():
-                count += await self._release.run(self._redis, [tree.key], *some)
+                count += await self._release.run(self._redis, [tree.key], counted_ms, *some)
         return count
 
     async def delete_spent(self, tree: SpendTree, fields: Sequence[str]) -> None:
@@ -218,6 +232,10 @@ def _epoch(answer: Mapping[str, Any]) -> str:
 
 def _forgetting(key: str) -> tuple[Keyed, Keyed]:
     return _deleting_of(key, [EPOCH_FIELD]), (key, lambda server: server.hset(key, COMPLETE_FIELD, AFTER_RESTORE))
+
+
+def _scanning(key: str, cursor: int, count: int) -> Callable[[Any], Any]:
+    return lambda server: server.hscan(key, cursor, count=count)
 
 
 def _deleting_of(key: str, fields: Sequence[str]) -> Keyed:

@@ -52,17 +52,17 @@ class SpendRebuilds:
         """The state of each tree that can be confirmed, by hash key, until control has taken it."""
         self._states: Mapping[str, str] = {}
         self._last_message: dict[str, Any] | None = None
-        self._named: Collection[str] = ()
+        self._incarnations: Collection[str] = ()
         """The incarnations that control knows by the last report that it has taken."""
         self._wake = asyncio.Event()
         self._warnings = PacedLog(log, _WARNING_S)
 
-    def tell(self, states: Mapping[str, str], reported: Mapping[str, str], named: Collection[str]) -> None:
+    def tell(self, states: Mapping[str, str], reported: Mapping[str, str], incarnations: Collection[str]) -> None:
         """Tell the workers what waits, now that control has taken a report.
 
         `states`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
-        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them. `named`:
-        the incarnations in it. Others hear nothing yet: control would release what they reserve.
+        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them. `incarnations`:
+        those in it. Others hear nothing yet: control would release what they reserve.
         """
         for key, state in reported.items():
             if self.confirmed.get(key) == state:
@@ -71,15 +71,15 @@ class SpendRebuilds:
         message = {"is": "spend", "waiting": {**reported, **states}}
         is_new = message != self._last_message
         for worker in self._workers():
-            if worker.incarnation in named and (is_new or worker.incarnation not in self._named):
+            if worker.incarnation in incarnations and (is_new or worker.incarnation not in self._incarnations):
                 worker.send(message)
         self._last_message = message
-        self._named = named
+        self._incarnations = incarnations
         self._wake.set()
 
     def started(self, worker: ProxyWorker) -> None:
         """Tell a worker whose channel has just opened what the others know, if control knows it already."""
-        if self._last_message is not None and worker.incarnation in self._named:
+        if self._last_message is not None and worker.incarnation in self._incarnations:
             worker.send(self._last_message)
 
     async def run(self) -> None:

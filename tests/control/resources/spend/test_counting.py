@@ -160,7 +160,7 @@ async def test_after_a_long_pause_all_is_built(cascading: SpendWorld) -> None:
 
 
 async def test_a_process_that_paused_for_long_leaves_no_event_out(cascading: SpendWorld) -> None:
-    """As one that Redis does not answer for an hour: what the tree was known to be counted through is of before."""
+    """Redis did not answer it for an hour: what the tree was known to be counted through is of before."""
     await prices(cascading)
     job = cascading.job()
     await job.count_all()
@@ -173,7 +173,7 @@ async def test_a_process_that_paused_for_long_leaves_no_event_out(cascading: Spe
 
 
 async def test_events_that_another_process_recorded_without_a_tree_are_counted(cascading: SpendWorld) -> None:
-    """Its last limit went, and came again, while this process did not look."""
+    """The last limit of the tree went, and came again, while this process did not look."""
     await prices(cascading)
     other, job = cascading.job(), cascading.job()
     await other.count_all()
