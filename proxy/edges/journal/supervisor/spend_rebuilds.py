@@ -61,8 +61,8 @@ class SpendRebuilds:
         """Tell the workers what waits, now that control has taken a report.
 
         `states`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
-        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them. `incarnations`:
-        those in it. Others hear nothing yet: control would release what they reserve.
+        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them.
+        `incarnations`: those in it. Others hear nothing yet: control would release what they reserve.
         """
         for key, state in reported.items():
             if self.confirmed.get(key) == state:
