@@ -210,7 +210,7 @@ class SpendCounting:
 
     def _is_due(self, tree: SpendTree, place: int) -> bool:
         """Return whether a tree without events is to be told that there were none."""
-        is_told = tree.root_id in self._counted and not self._rebuilds.is_waiting(tree.root_id)
+        is_told = tree.root_id in self._counted and self._rebuilds.is_settled(tree)
         return not is_told or (place + self._turns) % IDLE_TURNS == 0
 
     async def _notice_set_back(self, trees: Sequence[SpendTree], recorded_ms: int) -> None:

@@ -49,9 +49,9 @@ class TreeRebuilds:
         """Read the states of the trees."""
         self._states = await hard_trees(conn)
 
-    def is_waiting(self, root_id: str) -> bool:
-        """Return whether a tree waits."""
-        return root_id in waiting_among(self._states)
+    def is_settled(self, tree: SpendTree) -> bool:
+        """Return whether a tree neither waits nor is to begin to, as one with its first HARD limit is."""
+        return not tree.is_hard or self._states.get(tree.root_id) == COMPLETE
 
     async def drop(self, trees: Sequence[SpendTree]) -> None:
         """Have nothing count as whole in trees that have no HARD limit any more: their calls are not followed now.

@@ -72,6 +72,22 @@ async def test_tree_without_machines_is_whole_at_once(hard: SpendWorld) -> None:
     assert await state_of(hard) == COMPLETE
 
 
+async def test_tree_that_gets_its_first_hard_limit_waits_from_the_next_turn_on(
+    hard: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree without calls is counted in one of some turns otherwise."""
+    monkeypatch.setattr(counting, "IDLE_TURNS", 1_000_000)
+    await limit(hard, LIMITS)
+    await report(hard)
+    job = hard.job()
+    await job.count_all()
+    await job.count_all()
+    assert await state_of(hard) is None
+    await limit(hard, HARD)
+    await job.count_all()
+    assert await state_of(hard) not in (None, COMPLETE)
+
+
 async def test_tree_waits_for_every_machine(hard: SpendWorld) -> None:
     await report(hard, "one")
     job = hard.job()
