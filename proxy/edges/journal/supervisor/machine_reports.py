@@ -1,6 +1,6 @@
 """Tells control which incarnations of this machine's workers may still give events: those that run, and those whose
 journals are on disk. Control releases what others have reserved of spend limits, and after a loss of Redis waits for
-each machine that has told of itself. So no call reserves by a HARD limit before control has taken a report.
+each machine that has told of itself. So a worker reserves by HARD limits once control has taken a report that names it.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -55,9 +55,9 @@ class MachineReports:
         """Note that a worker died, a journal was removed, or a rebuild is done."""
         self._change.set()
 
-    def started(self, worker: ProxyWorker) -> None:
-        """Tell a worker that was started what it must know before it serves, and control that it was started."""
-        self.rebuilds.started(worker)
+    def started(self, incarnation: str) -> None:
+        """Note that a worker was started. It is told what it must know once control has taken a report that names it."""
+        self.rebuilds.started(incarnation)
         self.changed()
 
     async def run(self) -> None:
@@ -70,8 +70,7 @@ class MachineReports:
     async def send(self) -> None:
         """Send the report once. Raises `ReportNotTakenError`.
 
-        Nothing is sent while there is no incarnation to tell of: control would forget the machine, and a worker that
-        starts meanwhile is told at once that it may reserve.
+        Nothing is sent while there is no incarnation to tell of: control would forget the machine.
         """
         async with self._sending:
             self._change.clear()
@@ -81,7 +80,7 @@ class MachineReports:
             rebuilt = dict(self.rebuilds.confirmed)
             answer = await self._post(incarnations, rebuilt)
             if answer is not None:
-                self.rebuilds.tell(_waiting(answer), rebuilt)
+                self.rebuilds.tell(incarnations, _waiting(answer), rebuilt)
 
     async def finish(self, within_s: float) -> None:
         """Tell control, in at most `within_s`, that this machine gives no more events. It is told nothing afterwards.

@@ -57,6 +57,10 @@ class Machine:
         self.news = 0
         self.rebuilds = SpendRebuilds(lambda: self.workers, self.committed, self.on_done)
 
+    def tell(self, states: Mapping[str, str], reported: Mapping[str, str]) -> None:
+        """Tell what control answered to a report that named all workers."""
+        self.rebuilds.tell([worker.incarnation for worker in self.workers if worker.incarnation], states, reported)
+
     async def committed(self, places: Mapping[str, tuple[int, int]]) -> None:
         self.waits.append(dict(places))
         await self.is_committed.wait()
@@ -97,7 +101,7 @@ async def test_a_tree_is_confirmed_when_all_workers_have_rebuilt_it_and_all_is_c
     other = Worker("w2", {})
     async with serving(one, other) as machine:
         machine.is_committed.clear()
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         assert sent(machine.workers) == [trees(A)] * 2
         one.states = trees(A)
         await machine.looks_again()
@@ -117,7 +121,7 @@ async def test_a_tree_is_confirmed_when_all_workers_have_rebuilt_it_and_all_is_c
 async def test_a_worker_that_dies_has_no_say() -> None:
     """The journal is committed whole: the wait has no place for it."""
     async with serving(Worker("w1", trees(A)), Worker("w2")) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await machine.looks_again()
         assert machine.waits == [], "it does not answer, and lives"
         machine.workers[1].dies()
@@ -127,32 +131,38 @@ async def test_a_worker_that_dies_has_no_say() -> None:
 
 async def test_without_a_worker_all_journals_are_waited_for() -> None:
     async with serving(Worker("")) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
         assert machine.waits == [{}]
 
 
-async def test_a_worker_that_starts_is_told_and_waited_for() -> None:
+async def test_a_worker_that_starts_is_waited_for_and_told_once_control_knows_it() -> None:
     async with serving(Worker("w1", trees(A)), Worker("")) as machine:
         late = machine.workers[1]
-        machine.rebuilds.started(late)
-        assert late.messages == [], "control has taken no report"
         late.starts("w2")
-        machine.rebuilds.tell(trees(A), {})
-        assert sent([late]) == [trees(A)]
+        machine.rebuilds.tell(["w1"], trees(A), {})
+        assert late.messages == [], "control may end what it reserves"
         await machine.looks_again()
         assert machine.waits == []
+        machine.tell(trees(A), {})
+        assert sent([late]) == [trees(A)]
         late.dies()
         await eventually(lambda: machine.confirmed == trees(A))
-        late.starts("w3")
-        machine.rebuilds.started(late)
-        assert late.messages[-1] == {"is": "spend", "waiting": trees(A)}
+
+
+async def test_a_worker_is_told_again_what_was_sent_before_its_channel_was_open() -> None:
+    async with serving(Worker("w1", {})) as machine:
+        machine.tell({}, {})
+        machine.rebuilds.started("w1")
+        machine.tell({}, {})
+        machine.tell({}, {})
+        assert len(machine.workers[0].messages) == 2
 
 
 async def test_one_tree_waits_for_no_other() -> None:
     worker = Worker("w1", trees(B))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A, B), {})
+        machine.tell(trees(A, B), {})
         await eventually(lambda: machine.confirmed == trees(B))
         worker.states = trees(A, B)
         await eventually(lambda: machine.confirmed == trees(A, B))
@@ -162,9 +172,9 @@ async def test_another_epoch_in_the_middle_is_confirmed_alone() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
         machine.is_committed.clear()
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.waits)
-        machine.rebuilds.tell(trees(A, epoch="e2 n2"), {})
+        machine.tell(trees(A, epoch="e2 n2"), {})
         machine.is_committed.set()
         await machine.looks_again()
         assert machine.confirmed == {}, "what was rebuilt for the first server is no answer to the second"
@@ -176,9 +186,9 @@ async def test_a_tree_that_waits_again_is_rebuilt_again() -> None:
     """The same server has lost its data: the state has another nonce."""
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell(trees(A, epoch="e1 n2"), {})
+        machine.tell(trees(A, epoch="e1 n2"), {})
         await machine.looks_again()
         assert machine.confirmed == trees(A)
         worker.states = trees(A, epoch="e1 n2")
@@ -188,28 +198,28 @@ async def test_a_tree_that_waits_again_is_rebuilt_again() -> None:
 async def test_workers_are_told_of_a_confirmed_tree_once_more() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell({}, trees(A))
+        machine.tell({}, trees(A))
         assert machine.confirmed == {}
         assert sent([worker]) == [trees(A)]
-        machine.rebuilds.tell({}, {})
+        machine.tell({}, {})
         assert sent([worker]) == [{}]
 
 
 async def test_a_confirmation_that_comes_while_a_report_is_under_way_stays() -> None:
     worker = Worker("w1", trees(A))
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await eventually(lambda: machine.confirmed == trees(A))
-        machine.rebuilds.tell(trees(A), {})  # the answer to a report that was sent before
+        machine.tell(trees(A), {})  # the answer to a report that was sent before
         assert machine.confirmed == trees(A)
 
 
 async def test_nothing_is_asked_while_nothing_waits() -> None:
     worker = Worker("w1", {})
     async with serving(worker) as machine:
-        machine.rebuilds.tell({}, {})
+        machine.tell({}, {})
         await until_still(lambda: worker.flushes)
         assert worker.flushes == 0
 
@@ -220,7 +230,7 @@ async def test_a_worker_that_has_lost_the_end_of_a_call_confirms_nothing_until_i
     worker = Worker("w1", trees(A))
     worker.place = None
     async with serving(worker) as machine:
-        machine.rebuilds.tell(trees(A), {})
+        machine.tell(trees(A), {})
         await machine.looks_again()
         await machine.looks_again()
         assert machine.waits == []
