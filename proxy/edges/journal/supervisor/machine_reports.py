@@ -56,7 +56,7 @@ class MachineReports:
         self._change.set()
 
     def started(self, incarnation: str) -> None:
-        """Note that a worker was started. It is told what it must know once control has taken a report that names it."""
+        """Note that a worker was started. It is told what waits once control has taken a report that names it."""
         self.rebuilds.started(incarnation)
         self.changed()
 
