@@ -158,11 +158,7 @@ class SpendCounting:
         final_ms = final.end_ms - 1
         async with self._store.read() as conn:
             recorded_ms = await counted_ms(conn)
-            # A first start, or a long pause: what was missed is not walked but built.
-            is_near = final_ms - LONGEST_WALK_MS <= recorded_ms <= final_ms
-            after_ms = recorded_ms if is_near else final_ms
-            if self._through_ms is None:  # some trees may have been idle when this was recorded
-                after_ms -= IDLE_MS
+            after_ms = self._after_ms(recorded_ms, final_ms)
             until_ms = min(final_ms, after_ms + SPAN_MS)
             batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
             costs = await costs_of(conn, batch.events)
@@ -177,7 +173,7 @@ class SpendCounting:
             [
                 TreeCount(
                     tree=tree,
-                    after_ms=self._counted.get(tree.root_id, after_ms),
+                    after_ms=min(after_ms, self._counted.get(tree.root_id, after_ms)),
                     through_ms=batch.through_ms,
                     events=spent.get(tree.root_id, ()),
                 )
@@ -194,6 +190,23 @@ class SpendCounting:
         self._through_ms = batch.through_ms
         self._turns += 1
         return batch.through_ms < final_ms
+
+    def _after_ms(self, recorded_ms: int, final_ms: int) -> int:
+        """The time after which this turn reads events: there this process stopped, so that it reads each one.
+
+        Another process may have recorded more. It need not have counted all trees that this one knows.
+        """
+        near_ms = final_ms - LONGEST_WALK_MS
+        after_ms = recorded_ms
+        if self._through_ms is not None and self._through_ms >= near_ms:
+            after_ms = min(recorded_ms, self._through_ms)
+            if near_ms <= after_ms <= final_ms:
+                return after_ms
+        # A first start, or a long pause: what was missed is not walked but built.
+        self._counted.clear()
+        if not near_ms <= after_ms <= final_ms:
+            after_ms = final_ms
+        return after_ms - IDLE_MS  # some trees may have been idle when this was recorded
 
     def _is_due(self, tree: SpendTree, place: int) -> bool:
         """Return whether a tree without events is to be told that there were none."""

@@ -13,7 +13,7 @@ from control.edges.sql.spend import counted_trees
 from control.edges.sql.spend.counted_trees import counted_ms
 from control.edges.sql.spend.tables import spend_progress
 from control.edges.sql.tables import events
-from control.errors import UsageUnavailableError
+from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.resources.spend import counting, tree_sums
 from policy.prices import DAY_MS, date_text
 from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, unpack_amount
@@ -95,6 +95,33 @@ async def test_a_crash_before_the_progress_is_recorded_counts_nothing_twice(
     cascading.check()
 
 
+async def test_a_turn_whose_progress_was_not_recorded_is_taken_again(
+    cascading: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database was away just then. The same process goes on."""
+    await prices(cascading)
+    job = cascading.job()
+    await job.count_all()
+    await job.count_all()
+    start_ms = await cascading.pass_time(0) + 1
+    await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(10_000)
+
+    async def away(*_: Any) -> None:
+        raise DatabaseUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "record_counted", away)
+        with pytest.raises(DatabaseUnavailableError):
+            await job.count_all()
+    await job.count_all()
+    start_ms = await cascading.pass_time(0) + 1
+    await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(10_000)
+    await job.count_all()
+    cascading.check()
+
+
 async def lose_everything(world: SpendWorld) -> None:
     world.client.flushall()
 
@@ -129,6 +156,39 @@ async def test_after_a_long_pause_all_is_built(cascading: SpendWorld) -> None:
     cascading.client.hset(cascading.tree.key, "s-of-another-month:M1", b"")
     await cascading.job().count_all()
     assert not cascading.client.hexists(cascading.tree.key, "s-of-another-month:M1")
+    cascading.check()
+
+
+async def test_a_process_that_paused_for_long_leaves_no_event_out(cascading: SpendWorld) -> None:
+    """As one that Redis does not answer for an hour: what the tree was known to be counted through is of before."""
+    await prices(cascading)
+    job = cascading.job()
+    await job.count_all()
+    await job.count_all()  # the first one has built the tree
+    start_ms = await cascading.pass_time(0) + 1
+    await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(2 * counting.LONGEST_WALK_MS)
+    await job.count_all()
+    cascading.check()
+
+
+async def test_events_that_another_process_recorded_without_a_tree_are_counted(cascading: SpendWorld) -> None:
+    """Its last limit went, and came again, while this process did not look."""
+    await prices(cascading)
+    other, job = cascading.job(), cascading.job()
+    await other.count_all()
+    await job.count_all()
+    group_id = cascading.paths[1][1].split("/")[-2]
+    beside = await cascading.plane.group("beside")
+    await cascading.limit(beside["id"])
+    await cascading.limit(group_id, [])
+    start_ms = await cascading.pass_time(0) + 1
+    await cascading.call(start_ms, start_ms + 5_000, 20)
+    await cascading.pass_time(2 * counting.RECORD_MS)
+    await other.count_all()
+    await cascading.limit(group_id)
+    await cascading.pass_time(1_000)
+    await job.count_all()
     cascading.check()
 
 
