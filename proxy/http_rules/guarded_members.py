@@ -42,40 +42,12 @@ _SENT_BY_STOCK_CLIENTS = """
 """
 _KNOWN = _GUARDED | frozenset(_SENT_BY_STOCK_CLIENTS.split())
 """Names that stock clients send. They resemble no guarded name and need no check. Other names are allowed too."""
-_OF_COST = frozenset(
-    [
-        "messages",
-        "input",
-        "prompt",
-        "prompt_embeds",
-        "system",
-        "instructions",
-        "documents",
-        "query",
-        "image",
-        "images",
-        "mask",
-        "audio",
-        "file",
-        "tools",
-        "functions",
-        "thinking",
-        "reasoning",
-        "thinking_budget",
-        "prediction",
-        "partial_images",
-        "mcp_servers",
-        "plugins",
-        "search_parameters",
-        "web_search_options",
-        "max_tool_calls",
-        "extra_body",
-        "chat_template",
-        "num_return_sequences",
-        "candidate_count",
-        "betas",
-    ]
-)
+_COST_GOES_BY = """
+    messages input prompt prompt_embeds system instructions documents query image images mask audio file tools functions
+    thinking reasoning thinking_budget prediction partial_images mcp_servers plugins search_parameters
+    web_search_options max_tool_calls extra_body chat_template num_return_sequences candidate_count betas
+"""
+_OF_COST = frozenset(_COST_GOES_BY.split())
 """Names that the cost of a call goes by, besides those that are guarded for every call."""
 _KNOWN_OF_COST = _KNOWN | _OF_COST
 MAX_MEMBERS = 1_000
