@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from policy.spend.spend_hash import picos_of, units_of_picos
 from proxy.accounting.call_bound import COMPLETIONS_PATH, TOOLS_TOKENS, WITHOUT_OUTPUT, most_input
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
-from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, is_reference, most_tool_calls
+from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, is_reference, most_tool_calls, trained_tools
 from proxy.json_text.large_json import Outline
 
 LEAST_CAP = 16
@@ -149,6 +149,8 @@ def _input_of_body(call: Call, most: int | None, tokens: int | None) -> int:
     size = len(call.body)
     if tokens is None or tokens != (size if _OFFERS.isdisjoint(call.json) else size + TOOLS_TOKENS):
         tokens = most_input(call.json, size, call.outline, _UNKNOWN << 1 if most is None else most)
+    if "tools" in call.json:
+        tokens += trained_tools(call.json) * TOOLS_TOKENS
     path = call.facts.path
     if path in _RERANKS:  # the query is read with each document
         documents = call.json.get("documents")

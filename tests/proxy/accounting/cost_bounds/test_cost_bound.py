@@ -35,6 +35,8 @@ SEEN = {"messages": [{"role": "user", "content": [PICTURE]}]}
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+COMPUTER = {"type": "computer_20250124", "name": "computer"}
+BASH = {"type": "bash_20250124", "name": "bash"}
 SIZED = {"max_input_tokens": 128_000, "max_output_tokens": 4000}
 
 
@@ -64,6 +66,10 @@ CASES: dict[str, tuple[FakeCall, Price, int, int, int, int]] = {
     "tools": (
         *(call(SAID | {"tools": TOOLS}, body_bytes=500, output_cap=16), price()),
         *(2 * 1500 + 160, 2 * 1500 + 160, 16, 16),
+    ),
+    "tools whose descriptions the vendor has": (
+        *(call(SAID | {"tools": [*TOOLS, COMPUTER, BASH]}, MESSAGES, body_bytes=500, output_cap=16), price()),
+        *(2 * 3500 + 160, 2 * 3500 + 160, 16, 16),
     ),
     "a picture is the model's whole input": (
         *(call(SEEN, body_bytes=500, output_cap=16), price(**SIZED)),
