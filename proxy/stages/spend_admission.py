@@ -166,7 +166,7 @@ def _most_tokens(context: RequestContext, estimate: Estimate) -> int | None:
 def _cap(context: RequestContext, bound: CostBound, picos: int) -> None:
     """Cap the output at what is reserved: what the target may bring, and what may be counted without its report."""
     cap = bound.cap_within(picos)
-    context.most_counted = MostCounted(bound.input_tokens, cap * context.answers)
+    context.most_counted = MostCounted(bound.input_tokens, cap * bound.answers)
     if context.facts.path not in CAPPED_PATHS or context.upload is not None:
         return
     context.granted_cap = cap
