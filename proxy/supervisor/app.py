@@ -118,7 +118,8 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
-            await stack.enter_async_context(running(*services, self._dead_holders.run, self._machine.run))
+            await stack.enter_async_context(running(*services, self._dead_holders.run))
+            await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -126,7 +127,9 @@ class Supervisor:
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
             last_reports = (self._deployments.finish(within_s), self._traffic.finish(within_s))
-            if not (await asyncio.gather(shipped, *last_reports))[0]:
+            if (await asyncio.gather(shipped, *last_reports))[0]:
+                await self._machine.finish(within_s)
+            else:
                 log.warning(
                     "Some events could not be sent to control before shutdown; they stay in the journal and are sent"
                     " after the next start."
@@ -172,7 +175,7 @@ class Supervisor:
         confirm = self._refresher.refresh_on_demand
         damage = self._check_replica
         replicas = self._replicas.received
-        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas)
+        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, self._worker_started)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)
@@ -250,7 +253,7 @@ class Supervisor:
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
         reports = ControlReports(settings.control_url, settings.internal_token, MACHINES)
         stack.push_async_callback(reports.close)
-        self._machine = MachineReports(reports, settings.journal_dir, self._live_incarnations)
+        self._machine = MachineReports(reports, settings.journal_dir, lambda: self._slots, self._shipper.committed)
         self._shipper.on_removed = self._machine.changed
 
     def _bind_admin_port(self) -> socket.socket:
@@ -394,6 +397,9 @@ class Supervisor:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
         self._clock_steps.add(slot, counts["clock_steps"])
+
+    def _worker_started(self, slot: int) -> None:
+        self._machine.started(self._slots[slot])
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)

@@ -37,6 +37,7 @@ from proxy.parts import AsyncQueueing, DispatchSettings, Parts
 from proxy.pipeline import Pipeline
 from proxy.settings import Settings
 from proxy.worker.memory import collect_garbage_less_often, keep_room, return_free_memory
+from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.exhaustion import Exhaustion
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ async def _parts(
     counters = await _counters(settings, launch.incarnation, meters, journal)
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
+    rebuilding = SpendRebuilding(counters.spend, journal, link)
 
     def health() -> Message:
         directory.follow()
@@ -130,6 +132,7 @@ async def _parts(
             "limits": counters.decides,
             "journal": list(journal.troubles),
             "settled": counters.settled_through,
+            **rebuilding.health(),
         }
 
     link.health = health

@@ -38,7 +38,15 @@ class FakeControl:
     traffic: dict[tuple[str, int], list[dict[str, Any]]] = field(default_factory=dict)
     """Rows of traffic, by sender and number of their batch."""
     machines: dict[str, list[str]] = field(default_factory=dict)
-    """The incarnations that each machine told of last."""
+    """The incarnations that each machine told of last; a machine that told of none is gone."""
+    waits: dict[str, str] = field(default_factory=dict)
+    """The state of each tree of which reservations may be missing, by hash key."""
+    rebuilt: dict[str, dict[str, str]] = field(default_factory=dict)
+    """The states that each machine has confirmed, by hash key."""
+    are_machines_down: bool = False
+    """True if reports of workers are answered 503."""
+    are_events_down: bool = False
+    """True if the ingest answers 503."""
     refused_group: str | None = None
     """Events of this group are malformed, says the ingest."""
     gate: asyncio.Event | None = None
@@ -98,7 +106,7 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         return web.json_response(delta.to_wire())
 
     async def events(request: web.Request) -> web.Response:
-        if control.down:
+        if control.down or control.are_events_down:
             return web.json_response({"error": "down"}, status=503)
         events = (await request.json())["events"]
         if any(event["group_id"] == control.refused_group for event in events):
@@ -120,11 +128,17 @@ async def serve_control(control: FakeControl, port: int = 0) -> AsyncIterator[st
         return web.json_response({})
 
     async def machines(request: web.Request) -> web.Response:
-        if control.down:
+        if control.down or control.are_machines_down:
             return web.json_response({"error": "down"}, status=503)
         body = await request.json()
-        control.machines[body["machine"]] = body["incarnations"]
-        return web.json_response({})
+        name = body["machine"]
+        control.machines[name] = body["incarnations"]
+        if not body["incarnations"]:
+            del control.machines[name]
+        rebuilt = control.rebuilt.setdefault(name, {})
+        rebuilt |= body["rebuilt"]
+        states = {key: state for key, state in control.waits.items() if rebuilt.get(key) != state}
+        return web.json_response({"waiting": states})
 
     app = web.Application()
     app.add_routes([web.post("/internal/v1/machines", machines)])

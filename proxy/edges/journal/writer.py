@@ -75,6 +75,7 @@ class JournalWriter:
         self._spare_lock = threading.Lock()
         self._rotation = threading.Lock()  # held for as long as it takes to exchange segments
         self._current = Segment(-1, -1, self._options.segment_bytes)  # no segment yet: treated as full
+        self._number = 0  # of the current segment
         self._spare: Segment | None = None
         self._retired: list[Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
@@ -82,6 +83,9 @@ class JournalWriter:
         self._group: list[JournaledCall] = []  # the calls whose records wait for the end of this tick
         self._records: list[bytes] = []  # theirs, in the same order; they fit into the current segment
         self._room = 0  # room in the current segment, once the group is written
+        self._nobody = JournaledCall()  # no call waits for progress records
+        self._nobody.ends = True  # like a close, each is tried alone if the group cannot be written
+        self._has_lost_end = False
         self._dirty = False
         self._troubles = Troubles(self._options.log_interval_s)
         self._disk = DiskWatch(self._troubles)
@@ -91,6 +95,7 @@ class JournalWriter:
         self._thread = threading.Thread(target=self._sync_forever, name="journal-sync", daemon=True)
         try:
             self._current = self._new_segment()
+            self._number = 1
             self._room = self._usable
         except OSError as error:  # a full disk must not stop the worker from starting: it answers 503 with the reason
             self._troubles.cannot_allocate(error)
@@ -105,6 +110,17 @@ class JournalWriter:
         """The reasons to refuse new calls now or soon. Empty when the journal works. Ask often: it notes a stall."""
         self._disk.note_stall()
         return self._troubles.faults
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The segment, from 1, and the offset where all that is written ends; segment 0 if nothing is.
+
+        None if the disk has refused the end of a call, whose event comes only when this worker has died.
+        """
+        if self._has_lost_end:
+            return None
+        place = (self._number, self._current.used_bytes)
+        return place if place > (1, 0) else (0, 0)  # readers are in no segment until one has a record
 
     def start(self) -> None:
         """Start the thread that syncs records to disk."""
@@ -144,10 +160,8 @@ class JournalWriter:
                 self._make_room(size)
             except (JournalUnavailableError, OSError):
                 return
-        nobody = JournaledCall()  # no call waits for these records
-        nobody.ends = True  # like a close, each is tried alone if the group cannot be written
         for record in records:
-            self._join(nobody, record, len(record))
+            self._join(self._nobody, record, len(record))
 
     def close(self, call: JournaledCall, record: bytes) -> JournaledCall | None:
         """Record the end of a call: `close_record`. Its last bytes may leave at once if this returns None.
@@ -159,14 +173,18 @@ class JournalWriter:
                 self.write_now()
             if call.refused is not None:
                 return None
-        if self._group or self._reserved > END_ROOM_BYTES:
-            if (size := len(record)) > self._room:
-                self._rotate()
-            call.is_written = False
-            call.ends = True
-            self._join(call, record, size)
-        else:
-            self._append(record)
+        try:
+            if self._group or self._reserved > END_ROOM_BYTES:
+                if (size := len(record)) > self._room:
+                    self._rotate()
+                call.is_written = False
+                call.ends = True
+                self._join(call, record, size)
+            else:
+                self._append(record)
+        except (OSError, JournalUnavailableError):
+            self._has_lost_end = True
+            raise
         self._reserved -= END_ROOM_BYTES
         return None if call.is_written else call
 
@@ -243,6 +261,7 @@ class JournalWriter:
                 self._append(record)
             except OSError as error:
                 self._erase(size)
+                self._has_lost_end |= call is not self._nobody
                 call.tell(error)
             else:
                 call.tell()
@@ -309,6 +328,7 @@ class JournalWriter:
             if self._current.fd >= 0:
                 self._retired.append(self._current)
             self._current = following
+        self._number += 1
         self._room = self._usable
         self._spare = None
         self._wake.set()

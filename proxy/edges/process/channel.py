@@ -1,7 +1,8 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
 The worker reports that it serves and what it has counted, and asks to have unknown keys confirmed; the supervisor
-answers. Calls to platform models ask for their replicas here. Must not carry a secret or an API key.
+answers. Calls to platform models ask for their replicas here. The supervisor says that calls may reserve by HARD spend
+limits, and which trees to reserve in again. Must not carry a secret or an API key.
 """
 
 import asyncio
@@ -106,6 +107,8 @@ class SupervisorLink:
         """Returns this worker's state for `/readyz`. Called with `flush`."""
         self.on_replicas: Callable[[Message], None] = lambda message: None
         """Takes each answer about a replica."""
+        self._on_spend: Callable[[Message], None] = lambda message: None
+        self._spend: Message | None = None
 
     async def open(self, sock: socket.socket) -> None:
         await self._channel.open(sock)
@@ -163,10 +166,19 @@ class SupervisorLink:
     def close(self) -> None:
         self._channel.close()
 
+    def on_spend(self, take: Callable[[Message], None]) -> None:
+        """Have `take` called with the last message about spend limits now, if one has come, and with each later one."""
+        self._on_spend = take
+        if self._spend is not None:
+            take(self._spend)
+
     def _received(self, message: Message) -> None:
         match message["is"]:
             case "confirmed":
                 self._answered(message["number"], message["ok"])
+            case "spend":
+                self._spend = message
+                self._on_spend(message)
             case "flush":
                 self.flush()
                 self._channel.send({"is": "flushed", "health": self.health()})

@@ -117,6 +117,11 @@ class JournalReader:
         self._counted_to = (segment, offset)
 
     @property
+    def place(self) -> tuple[int, int]:
+        """The segment and the offset up to which it is read."""
+        return self._segment, self._offset
+
+    @property
     def may_save_position(self) -> bool:
         """True if segments could be deleted once the position is saved."""
         return self._segment > self._written_segment

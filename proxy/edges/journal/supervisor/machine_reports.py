@@ -1,7 +1,6 @@
 """Tells control which incarnations of this machine's workers may still give events: those that run, and those whose
-journals are on disk. Control releases what others have reserved of spend limits.
-
-Every 30 s, and soon after a worker started or died, or a journal was committed whole and removed.
+journals are on disk. Control releases what others have reserved of spend limits, and after a loss of Redis waits for
+each machine that has told of itself. So no call reserves by a HARD limit before control has taken a report.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -11,56 +10,115 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from proxy.edges.journal.supervisor.delivery import in_thread
+from proxy.edges.journal.supervisor.spend_rebuilds import Committed, ProxyWorker, SpendRebuilds
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from runtime.background import is_set_within
 from runtime.log_lines import cause_of
 
-INTERVAL_S = 30.0
-GATHER_S = 1.0
+INTERVAL_S = 2.0
+GATHER_S = 0.05
 """Time between a change and its report, so that changes which come together are told together."""
 MAX_NAME_CHARS = 255
 log = logging.getLogger(__name__)
 
 
 class MachineReports:
-    """Reports of one machine. Call `changed` at any time; reports leave while `run` runs."""
+    """Reports of one machine. Call `changed` and `started` at any time; reports leave while `run` runs.
 
-    def __init__(self, reports: ControlReports, directory: Path, live: Callable[[], Iterable[str]]) -> None:
-        """`directory`: of the journals. `live`: the incarnations that run; "" where none does."""
+    `rebuilds.run` has to run, too.
+    """
+
+    def __init__(
+        self,
+        reports: ControlReports,
+        directory: Path,
+        workers: Callable[[], Sequence[ProxyWorker]],
+        committed: Committed,
+    ) -> None:
+        """`directory`: of the journals. `workers`: the places for workers, of which some may be empty."""
         self.name = machine_name(directory)
+        self.rebuilds = SpendRebuilds(workers, committed, self.changed)
         self._reports = reports
         self._directory = directory
-        self._live = live
+        self._workers = workers
         self._change = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._is_over = False
+        self._logged_rejection = ""
 
     def changed(self) -> None:
-        """Note that a worker died, or that a journal was removed."""
+        """Note that a worker died, a journal was removed, or a rebuild is done."""
         self._change.set()
+
+    def started(self, worker: ProxyWorker) -> None:
+        """Tell a worker that was started what it must know before it serves, and control that it was started."""
+        self.rebuilds.started(worker)
+        self.changed()
 
     async def run(self) -> None:
         while True:
             with contextlib.suppress(ReportNotTakenError):  # the client logs it
                 await self.send()
-            # A worker that starts takes calls in a moment, and nothing else tells of it.
-            is_starting = not all(self._live())
-            if await is_set_within(self._change, GATHER_S if is_starting else INTERVAL_S):
+            if await is_set_within(self._change, INTERVAL_S):
                 await asyncio.sleep(GATHER_S)
 
     async def send(self) -> None:
-        """Send the report once. Raises `ReportNotTakenError`."""
-        self._change.clear()
-        live = set(filter(None, self._live()))  # before the disk: a worker that dies meanwhile has its journal there
-        incarnations = live | await in_thread(journals_in, self._directory)
+        """Send the report once. Raises `ReportNotTakenError`.
+
+        Nothing is sent while there is no incarnation to tell of: control would forget the machine, and a worker that
+        starts meanwhile is told at once that it may reserve.
+        """
+        async with self._sending:
+            self._change.clear()
+            incarnations = await self._incarnations()
+            if self._is_over or not incarnations:
+                return
+            rebuilt = dict(self.rebuilds.confirmed)
+            answer = await self._post(incarnations, rebuilt)
+            if answer is not None:
+                self.rebuilds.tell(_waiting(answer), rebuilt)
+
+    async def finish(self, within_s: float) -> None:
+        """Tell control, in at most `within_s`, that this machine gives no more events. It is told nothing afterwards.
+
+        Call this when all workers have ended, and all journals are committed and removed.
+        """
+        self._is_over = True
         try:
-            await self._reports.post("machines", {"machine": self.name, "incarnations": sorted(incarnations)})
-        except ReportRejectedError as error:
-            log.error(
-                "Control rejected a report of workers as malformed (%s). Please report this bug.", cause_of(error)
+            async with asyncio.timeout(within_s), self._sending:
+                if not await self._incarnations():
+                    await self._post(set(), {})
+        except (TimeoutError, ReportNotTakenError) as error:
+            log.warning(
+                "Control could not be told that this machine has ended (%s). If Redis loses its data before the machine"
+                " starts again, calls that HARD spend limits bind are answered 503 on all machines: start it again, or"
+                " run `tollgate spend release --machine %s`.",
+                cause_of(error),
+                self.name,
             )
+
+    async def _incarnations(self) -> set[str]:
+        # Before the disk: a worker that dies meanwhile has its journal there.
+        live = {worker.incarnation for worker in self._workers() if worker.incarnation}
+        return live | await in_thread(journals_in, self._directory)
+
+    async def _post(self, incarnations: set[str], rebuilt: dict[str, str]) -> dict[str, Any] | None:
+        """The answer; None if control has not kept the report."""
+        report = {"machine": self.name, "incarnations": sorted(incarnations), "rebuilt": rebuilt}
+        try:
+            answer = await self._reports.post("machines", report)
+        except ReportRejectedError as error:
+            if (cause := cause_of(error)) != self._logged_rejection:  # once per cause, not every two seconds
+                self._logged_rejection = cause
+                log.error("Control rejected a report of workers as malformed (%s). Please report this bug.", cause)
+            return None
+        self._logged_rejection = ""
+        return answer
 
 
 def machine_name(directory: Path) -> str:
@@ -75,3 +133,9 @@ def journals_in(directory: Path) -> set[str]:
             return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
     except FileNotFoundError:
         return set()
+
+
+def _waiting(answer: Mapping[str, Any]) -> dict[str, str]:
+    """The state of each tree that waits for this machine, by hash key. Controls of before HARD limits name none."""
+    states = answer.get("waiting", {})
+    return {str(key): str(state) for key, state in states.items()} if isinstance(states, dict) else {}

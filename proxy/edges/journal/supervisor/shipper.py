@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +21,7 @@ from typing import Protocol
 from policy.limits.settlement import Settlement
 from proxy.accounting.recovery import Ledger, join_events, settlements_of
 from proxy.edges.journal.segments import remove_strays
+from proxy.edges.journal.supervisor.commit_wait import CommitWait
 from proxy.edges.journal.supervisor.delivery import Delivery, IngestClient, IngestUnavailableError, in_thread
 from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
@@ -118,6 +119,7 @@ class Shipper:
         self._worker_settled: SettledThrough = _unknown
         self.on_removed: Callable[[], None] = _nothing
         """Called when a journal was removed because all of it is committed."""
+        self._waits: list[CommitWait] = []
         self._wake = asyncio.Event()
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -160,6 +162,20 @@ class Shipper:
         """Ask control now whether it still has what it committed: its database may have been restored."""
         self._delivery.check_control()
         self._wake.set()
+
+    async def committed(self, places: Mapping[str, tuple[int, int]]) -> None:
+        """Return once control has committed the events of the journals that are here now, however long that takes.
+
+        `places`: by incarnation, the end of what a worker had written. Its journal must be committed through there, and
+        those of dead workers whole. Journals of living workers without a place are passed over.
+        """
+        wait = CommitWait(places)
+        self._waits.append(wait)
+        self._wake.set()
+        try:
+            await wait.over.wait()
+        finally:
+            self._waits.remove(wait)
 
     async def drain(self, timeout_s: float) -> bool:
         """Ship everything, after the workers have stopped, and end the loop. Return whether all was shipped in time."""
@@ -224,11 +240,15 @@ class Shipper:
 
         Single events wait for the next interval: a batch costs control as much as a hundred events.
         """
+        waits = tuple(self._waits)  # what is on disk now, this round finds
         await in_thread(self._read_journals)
         await self._start_replays()
         posted = bool(self._unsent) and self._posting.due and await self._post_batch()
         resending = self._posting.due and await self._look_back()
         if not self._unsent:
+            if not self._shipped.resending:
+                for wait in waits:
+                    wait.look(self._readers, self._live_incarnations(), self._orphaned)
             await self._save_or_remove()
         return resending or (posted and not all(reader.all_read for reader in self._readers.values()))
 

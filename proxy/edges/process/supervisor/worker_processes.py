@@ -74,6 +74,8 @@ class SlotCallbacks:
     damage: Callable[[], Awaitable[None]]
     replicas: Callable[[int, Message], None]
     """Takes the slot's number and a message about replicas."""
+    on_start: Callable[[int], None] = lambda slot: None
+    """Takes the slot's number, when its worker was started: what is sent to it now, it reads before it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class WorkerSlot:
         channel = Channel(self._on_message, lambda: None)
         await channel.open(ours)
         self._channel = channel
+        self._callbacks.on_start(self.number)
         if self._retired.is_set():  # retired while the process was being created
             self._signal(signal.SIGTERM)
         try:

@@ -41,7 +41,11 @@ DEPLOYMENTS = Topic(
 )
 TRAFFIC = Topic("/internal/v1/", "traffic figures", "those of the console lag behind")
 MACHINES = Topic(
-    "/internal/v1/", "reports of workers", "what dead ones reserved of spend limits stays reserved", is_new=True
+    "/internal/v1/",
+    "reports of workers",
+    "what dead ones reserved of spend limits stays reserved, and if Redis has lost reservations, calls that HARD limits"
+    " bind are answered 503",
+    is_new=True,
 )
 
 
@@ -78,14 +82,16 @@ class ControlReports:
         self._session: aiohttp.ClientSession | None = None
         self._outage = OutageLog(log, silent_s)
 
-    async def post(self, what: str, report: dict[str, Any]) -> None:
-        """Post a report. `what`: the path's last part. Raises `ReportNotTakenError` or `ReportRejectedError`."""
+    async def post(self, what: str, report: dict[str, Any]) -> dict[str, Any] | None:
+        """Post a report. `what`: the path's last part. Returns the answer's object, or None where control has not kept
+        the report, because it does not know this kind yet. Raises `ReportNotTakenError` or `ReportRejectedError`."""
         status, text = await self._send(what, report)
         if status in _MALFORMED:
             raise ReportRejectedError(text[:500].decode(errors="replace") or f"status {status} without a text")
         if status != 200 and not (status == 404 and self._topic.is_new):
             raise self._not_taken(f"control answered {status} to {self._topic.path}{what}")
         self._outage.ends(f"Control takes {self._topic.name} again.")
+        return _object(text) if status == 200 else None
 
     async def wake(self, model_id: str, deployment_id: str) -> bool:
         """Ask for a deployment to be woken. Returns whether control has taken it on: it may be gone, or too many."""
@@ -117,3 +123,12 @@ class ControlReports:
                 " Check control, TOLLGATE_CONTROL_URL and TOLLGATE_INTERNAL_TOKEN."
             )
         return ReportNotTakenError(cause)
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    """The object of an answer. Another body is not control's: something in between has answered."""
+    try:
+        decoded = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return decoded if isinstance(decoded, dict) else None

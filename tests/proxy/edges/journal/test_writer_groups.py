@@ -12,10 +12,12 @@ import pytest
 from policy.billing import Tokens
 from proxy.accounting.journal_records import Kind, frames
 from proxy.accounting.recovery import Ledger
+from proxy.edges.journal import writer
+from proxy.edges.journal.supervisor.journal_reader import JournalReader
 from proxy.edges.journal.writer import JournalWriter
 from proxy.errors import JournalUnavailableError
 from tests.fakes.journal import progress_of, written
-from tests.proxy.edges.journal.journals import SMALL, begin_answer, call, end, finish, key, start
+from tests.proxy.edges.journal.journals import BEGUN, SMALL, begin_answer, call, end, finish, key, start
 
 FIRST = 0
 OTHERS = range(1, 9)
@@ -24,9 +26,9 @@ OTHERS = range(1, 9)
 @pytest.fixture
 def journal(tmp_path: Path) -> JournalWriter:
     """A journal with one open call, so that others have somebody to share a write with."""
-    writer = JournalWriter(tmp_path, "w1", SMALL)
-    assert start(writer, FIRST).is_written
-    return writer
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    assert start(journal, FIRST).is_written
+    return journal
 
 
 def kinds(directory: Path) -> list[Kind]:
@@ -188,6 +190,62 @@ async def test_close_that_the_disk_refuses_is_told_to_its_call(
     monkeypatch.setattr(os, "pwrite", failing_after(0))
     assert await outcomes(close_all(journal, 1)) == [OSError]
     assert "cannot be written: Input/output error" in caplog.text
+
+
+async def test_place_is_the_end_of_what_is_written(tmp_path: Path, journal: JournalWriter) -> None:
+    reader = JournalReader(tmp_path / "w1")
+    for first in range(1, 200, 20):
+        numbers = range(first, first + 20)
+        await asyncio.gather(*open_all(journal, *numbers))
+        close_all(journal, *numbers)
+        place_before = journal.place
+        journal.write_now()
+        assert place_before is not None
+        assert journal.place is not None
+        assert journal.place > place_before, "closes that were in the group"
+        reader.read(1000)
+        assert reader.place == journal.place
+    assert reader.place[0] > 1
+    reader.release()
+
+
+async def test_journal_that_could_allocate_nothing_begins_with_its_first_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(writer, "new_segment", failing_after(0))
+        journal = JournalWriter(tmp_path, "w1", SMALL)
+    assert journal.place == (0, 0)
+    journal._make_spare()
+    await asyncio.gather(*open_all(journal, 1))
+    assert journal.place == (1, len(call(1).record))
+
+
+async def test_journal_that_lost_the_end_of_a_call_has_no_place(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.gather(*open_all(journal, 1))
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(0))
+        futures = open_all(journal, 2)
+        journal.progress([progress_of(key(1), BEGUN, 1)])
+        assert await outcomes(futures) == [JournalUnavailableError]
+    assert journal.place is not None, "the ends may still come"
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "pwrite", failing_after(0))
+        close_all(journal, 1)
+        assert journal.place is not None
+        journal.write_now()
+        assert journal.place is None
+
+
+async def test_end_of_a_lone_call_that_the_disk_refuses_is_lost_too(
+    journal: JournalWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwrite", failing_after(0))
+    with pytest.raises(OSError, match="Input/output error"):
+        finish(journal, FIRST)
+    assert journal.place is None
 
 
 async def test_groups_never_cross_the_end_of_a_segment(tmp_path: Path, journal: JournalWriter) -> None:

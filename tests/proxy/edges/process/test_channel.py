@@ -210,6 +210,27 @@ async def test_counts_are_sent_before_the_flush_is_answered() -> None:
         assert supervisor.received[-1]["health"] == {"redis": False}
 
 
+async def test_last_message_about_spend_limits_waits_for_who_takes_it() -> None:
+    async with connected() as (supervisor, link, _):
+        messages: list[Message] = []
+        for number in ("1", "2"):
+            supervisor.channel.send({"is": "spend", "waiting": {"key": number}})
+        supervisor.channel.send({"is": "flush"})
+        await supervisor.until("flushed")
+        link.on_spend(messages.append)
+        assert [message["waiting"] for message in messages] == [{"key": "2"}]
+        supervisor.channel.send({"is": "spend", "waiting": {}})
+        await eventually(lambda: len(messages) == 2)
+        assert messages[1]["waiting"] == {}
+
+
+async def test_without_a_message_about_spend_limits_nothing_is_taken() -> None:
+    async with connected() as (_, link, _):
+        messages: list[Message] = []
+        link.on_spend(messages.append)
+        assert messages == []
+
+
 async def test_slot_reports_settlements_only_while_its_worker_answers() -> None:
     """Segments are deleted by this answer, so silence must not count as an earlier answer."""
 
