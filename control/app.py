@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -87,6 +88,7 @@ from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.policy_feed import OlderProxies
 from control.resources.spend.counting import SpendCounting
+from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
@@ -203,7 +205,7 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
     if spend is not None:
-        app.cleanup_ctx.append(_spend_counting(SpendCounting(store, reader, spend, alerts.note), metrics))
+        app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
@@ -347,8 +349,9 @@ def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -
     return life
 
 
-def _spend_counting(counting: SpendCounting, metrics: Metrics) -> Lifetime:
-    metrics.watch_spend_counting(lambda: counting.lag_s)
+def _spend_counting(make: Callable[[Callable[[str], None]], SpendCounting], metrics: Metrics) -> Lifetime:
+    counting = make(metrics.spend_overrun)
+    metrics.watch_spend_counting(lambda: counting.lag_s, OverrunReason)
 
     async def life(_app: web.Application) -> AsyncIterator[None]:
         task = asyncio.create_task(counting.run())

@@ -1,4 +1,4 @@
-"""Spend limits on the command line: `DAY=100.00,EUR`, and how `groups set` changes a list of them. Pure."""
+"""Spend limits on the command line: `DAY=100.00,EUR,HARD`, and how `groups set` changes a list of them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,10 @@ from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.prices import parse_amount, parse_currency
 from policy.spend.limits import SpendEnforcement, SpendLimit, spend_limit_to_wire
 
-_EXPECTED = "expected UNIT=AMOUNT,CURRENCY, such as DAY=100.00,EUR; none in place of AMOUNT,CURRENCY removes the limit"
+_EXPECTED = (
+    "expected UNIT=AMOUNT,CURRENCY, such as DAY=100.00,EUR, or UNIT=AMOUNT,CURRENCY,HARD; none in place of"
+    " AMOUNT,CURRENCY removes the limit"
+)
 _NONE = "none"
 Wire = Mapping[str, Any]
 

@@ -32,7 +32,8 @@ _spend_option = click.option(
     multiple=True,
     callback=parse_spend_limits,
     metavar="UNIT=AMOUNT,CURRENCY",
-    help="What calls may cost in a DAY or MONTH, such as DAY=100.00,EUR; DAY=none removes it. May be repeated.",
+    help="What calls may cost in a DAY or MONTH, such as DAY=100.00,EUR, or DAY=100.00,EUR,HARD, which is never"
+    " exceeded; DAY=none removes it. May be repeated.",
 )
 _slug_option = click.option(
     "--slug", "slugs", multiple=True, help="Access to a slug, without a limit of its own. May be repeated."

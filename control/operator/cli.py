@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from commands.completion import completion
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
-from control.operator.database_commands import data_option, key, run, secrets_reencrypt, workspace
+from control.operator.database_commands import data_option, key, run, secrets_reencrypt, spend, workspace
 from control.operator.doctor.command import doctor
 from control.operator.local_access import local_access
 from control.operator.short_errors import ShortErrors
@@ -144,6 +144,7 @@ tollgate.add_command(doctor)
 tollgate.add_command(launcher)
 tollgate.add_command(workspace)
 tollgate.add_command(key)
+tollgate.add_command(spend)
 for _command in OVER_API:
     tollgate.add_command(_command)
 secrets.add_command(secrets_reencrypt)

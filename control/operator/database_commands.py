@@ -1,6 +1,8 @@
-"""Commands that work on the database itself, without a running control plane: workspaces, their keys, re-encryption.
+"""Commands that work on the database itself, without a running control plane: workspaces, their keys, re-encryption,
+machines of the proxy.
 
-The rules are in `control/resources/workspaces.py` (docs/reference/command-line.md#administration).
+The rules are in `control/resources/workspaces.py` and `control/resources/spend/machines.py`
+(docs/reference/command-line.md#administration).
 """
 
 import asyncio
@@ -165,6 +167,38 @@ def secrets_reencrypt(**where: Any) -> None:
         return workspaces.reencrypt_all(store, parse_keys(_database(where).secret_key()))
 
     _change(where, reencrypt)
+
+
+@click.group()
+def spend() -> None:
+    """Machines of the proxy whose calls may still have reserved of spend limits."""
+
+
+@spend.command("machines")
+@changes_the_database
+def spend_machines(**where: Any) -> None:
+    """Print every machine that may still give events, one JSON object a line.
+
+    `waiting_trees`: root groups whose HARD spend limits refuse calls until the machine has told that its reservations
+    are in Redis again.
+    """
+    from control.resources.spend import machines
+
+    _change(where, machines.list_machines)
+
+
+@spend.command("release")
+@click.option("--machine", "name", required=True, help="Its name, as `tollgate spend machines` prints it.")
+@click.option("--force", is_flag=True, help="Release it although it told within the last minute that it lives.")
+@changes_the_database
+def spend_release(name: str, force: bool, **where: Any) -> None:
+    """Release what the calls of a machine that never comes back reserved of spend limits; print the machine.
+
+    No tree waits for it any more. If it comes back, its events are counted as ever.
+    """
+    from control.resources.spend import machines
+
+    _change(where, lambda store: machines.release_machine(store, name, is_forced=force))
 
 
 def _change(where: dict[str, Any], work: Callable[["Store"], Awaitable[Any]]) -> None:

@@ -26,7 +26,7 @@ class SpendReading(NamedTuple):
 class SpendTree(NamedTuple):
     """A tree of groups that has a spend limit. All its limits have one currency.
 
-    `prices`: another text whenever a price of the workspace was changed.
+    `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD.
     """
 
     root_id: str
@@ -34,6 +34,7 @@ class SpendTree(NamedTuple):
     enforcement: Enforcement
     currency: str
     prices: str = ""
+    is_hard: bool = False
 
     @property
     def key(self) -> str:
@@ -107,6 +108,46 @@ class TreeBuild(NamedTuple):
     through_ms: int
     spent: Mapping[str, int]
     counted_keys: Sequence[str] = ()
+
+
+COMPLETE = "complete"
+DROPPED = "dropped"
+AFTER_RESTORE = "-restored"
+"""The end of the state of a tree that waits since the database was set back: it may have forgotten machines.
+
+The state of a tree with a HARD limit is COMPLETE (all reservations are known to be in its hash), or DROPPED (it has no
+HARD limit any more, and its hash does not know that yet), or it names a wait until machines have put their reservations
+again: by the epoch and a nonce, with a blank between.
+"""
+
+
+def waiting_among(states: Mapping[str, str]) -> dict[str, str]:
+    """The states of the trees that wait, by root."""
+    return {root_id: state for root_id, state in states.items() if state not in (COMPLETE, DROPPED)}
+
+
+class TreesToMend(NamedTuple):
+    """The roots of trees whose hash is not as it is to be.
+
+    `to_build`: nothing counts there, or earlier events are not counted. `incomplete`: what is there counts, and
+    reservations may be missing (`h` is not the epoch).
+    """
+
+    to_build: frozenset[str]
+    incomplete: frozenset[str]
+
+
+class ProxyMachine(NamedTuple):
+    """A machine of the proxy, by the last that it told, at `reported_at_ms` or up to 15 s later.
+
+    `incarnations`: those of its workers that may still give events. `rebuilt`: by hash key, the state of a tree
+    (see COMPLETE) for which all its reservations are in Redis, or its events committed.
+    """
+
+    name: str
+    incarnations: frozenset[str]
+    rebuilt: Mapping[str, str]
+    reported_at_ms: int
 
 
 class TreeReserves(NamedTuple):

@@ -22,7 +22,7 @@ from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
-from policy.spend.limits import SPEND_LEVEL, SpendLimit
+from policy.spend.limits import SPEND_LEVEL, SpendLimit, level_of
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
@@ -194,8 +194,8 @@ async def check_spend_known_to_proxies(tx: WriteTx, limits: Sequence[SpendLimit]
     if not limits:
         return
     lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
-    if lowest is not None and lowest < SPEND_LEVEL:
-        raise OlderProxiesError("spend limits")
+    if lowest is not None and lowest < level_of(limits):
+        raise OlderProxiesError("spend limits" if lowest == 0 else "HARD spend limits")
 
 
 def _number(limit: Limit) -> int:

@@ -39,6 +39,15 @@ CONTROL = Dashboard(
                     ("min(tollgate_spend_counting_lag_seconds)", "behind"),
                 ),
                 panel(
+                    "HARD spend limits exceeded",
+                    "short",
+                    "Once per window, by the reason. Calls that cost more than was reserved: see the proxy.",
+                    (
+                        f'sum by (reason) (increase(tollgate_spend_overrun_total{{reason!="provider"}}[{RATE}]))',
+                        "{{reason}}",
+                    ),
+                ),
+                panel(
                     "Processes",
                     "short",
                     "1: can be scraped.",

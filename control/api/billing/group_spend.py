@@ -4,9 +4,9 @@ See docs/reference/management-api.md#spend-limits and docs/reference/management-
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from control.api.billing.prices import AmountText, CurrencyText
 from control.api.limit_schemas import UsageUnitName
@@ -26,16 +26,10 @@ from policy.spend.limits import (
 )
 
 _SOFT = SpendEnforcement.SOFT.value
-
-
-def _check_enforcement(text: str) -> str:
-    if text != _SOFT:
-        raise ValueError(f"must be {_SOFT}: this version has no other enforcement of spend limits")
-    return text
-
-
-_ENFORCEMENT: dict[str, Any] = {"enum": [_SOFT]}
-EnforcementName = Annotated[str, AfterValidator(_check_enforcement), Field(json_schema_extra=_ENFORCEMENT)]
+if TYPE_CHECKING:
+    EnforcementName = str
+else:  # a type checker reads only literals that are written out
+    EnforcementName = Literal[tuple(mode.value for mode in SpendEnforcement)]
 _Unit = Annotated[UsageUnitName, Field(description="The window, by the UTC calendar.")]
 
 
@@ -46,7 +40,9 @@ class SpendLimitRequestV1(RequestV1):
     amount: AmountText = Field(description="Decimal text; 0 refuses all calls.", examples=["250.00"])
     currency: CurrencyText = Field(description="That of all spend limits of the group's tree.")
     enforcement: EnforcementName | None = Field(
-        None, description="SOFT, the default: calls are admitted while what is spent and reserved is below the amount."
+        None,
+        description="SOFT, the default: calls are admitted while what is spent and reserved is below the amount. HARD:"
+        " a call is admitted only if the most that it can cost also fits, so the amount is never exceeded.",
     )
 
 

@@ -113,6 +113,12 @@ async def spend_limits_below(conn: Connection, record: GroupRecord) -> AsyncIter
         after = rows[-1].path
 
 
+async def spend_limits_of_tree(conn: Connection, root_id: str) -> dict[str, tuple[SpendLimit, ...]]:
+    """The spend limits of each group of the tree that has some, by group."""
+    query = select(groups.c.id, groups.c.spend_limits).where(groups.c.root_id == root_id, HAS_SPEND_LIMITS)
+    return {id: spend_limits_of(text) for id, text in await conn.execute(query)}
+
+
 async def spend_limits_beside(conn: Connection, record: GroupRecord) -> tuple[str, tuple[SpendLimit, ...]] | None:
     """Another group of the tree that has spend limits, by its id, and those; None if no other one has any."""
     others = (groups.c.root_id == record.root_id, HAS_SPEND_LIMITS, groups.c.path != record.path)

@@ -80,12 +80,24 @@ class Metrics:
             registry=self.registry,
         ).set_function(behind_s)
 
-    def watch_spend_counting(self, lag_s: Callable[[], float]) -> None:
+    def watch_spend_counting(self, lag_s: Callable[[], float], overrun_reasons: Iterable[str]) -> None:
+        self._spend_overruns = Counter(
+            "tollgate_spend_overrun_total",
+            "HARD spend limits above whose amount more is spent, once per window, by the reason.",
+            ("reason",),
+            registry=self.registry,
+        )
+        for reason in overrun_reasons:  # so that the first one is an increase
+            self._spend_overruns.labels(reason)
         Gauge(
             "tollgate_spend_counting_lag_seconds",
             "How far counting what groups spend is behind. The holdback is a part of it.",
             registry=self.registry,
         ).set_function(lag_s)
+
+    def spend_overrun(self, reason: str) -> None:
+        """Count a HARD spend limit above whose amount more is spent."""
+        self._spend_overruns.labels(reason).inc()
 
     def watch_spans(self, totals: Callable[[], Mapping[str, int]]) -> None:
         self.registry.register(_Spans(totals))

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from control.edges.sql.spend.counted_trees import (
     counted_ms,
@@ -26,7 +26,9 @@ from control.records.events import EventWindow
 from control.records.spend import SpendTree, TreeBuild, TreeCount
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
-from control.resources.spend.machines import forget_silent_machines
+from control.resources.spend.machines import SilentMachines
+from control.resources.spend.overruns import Overruns
+from control.resources.spend.rebuilds import TreeRebuilds
 from control.resources.spend.sweep import counted_keys, sweep_tree
 from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import spent_by_field
@@ -64,10 +66,18 @@ _CONSEQUENCE = (
 
 
 class SpendCounting:
-    """The job of one control process. `note` is called with the workspace and the group of events that are counted."""
+    """The job of one control process. `note` is called with the workspace and the group of events that are counted.
+
+    `count_overrun` is called with the reason where more is spent than a HARD limit allows.
+    """
 
     def __init__(
-        self, store: Store, reader: EventReader, hashes: TreeHashes, note: Callable[[Iterable[tuple[str, str]]], None]
+        self,
+        store: Store,
+        reader: EventReader,
+        hashes: TreeHashes,
+        note: Callable[[Iterable[tuple[str, str]]], None],
+        count_overrun: Callable[[str], None],
     ) -> None:
         self._store = store
         self._reader = reader
@@ -75,6 +85,11 @@ class SpendCounting:
         self._note = note
         self._outage = OutageLog(log)
         self._transactions = UncancelledWork()
+        self._rebuilds = TreeRebuilds(store, hashes, self._transactions)
+        self._silent_machines = SilentMachines()
+        self._overruns = Overruns(store, hashes, count_overrun)
+        self._servers: Mapping[str, str] = {}
+        """The epoch of each Redis server in the last turn."""
         self._started_s = time.monotonic()
         self._sweep_s = self._started_s + SWEEP_S
         self._to_sweep: list[SpendTree] = []
@@ -130,10 +145,15 @@ class SpendCounting:
         """Count the next events, some at a time. Returns whether there may be more."""
         async with self._store.read() as conn:
             trees = await self._trees(conn)
+            await self._rebuilds.read(conn)
+        await self._rebuilds.drop(trees)
         if not trees:
             self._through_ms = None
             self._counted.clear()
             return False
+        roots = {tree.root_id for tree in trees}
+        # Events of a tree are not followed while it has no limit. If it gets one again, it is built.
+        self._counted = {root_id: at_ms for root_id, at_ms in self._counted.items() if root_id in roots}
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
         async with self._store.read() as conn:
@@ -148,8 +168,12 @@ class SpendCounting:
             costs = await costs_of(conn, batch.events)
         await self._notice_set_back(trees, recorded_ms)
         spent = await spent_events(trees, batch.events, costs)
-        due = [tree for place, tree in enumerate(trees) if tree.root_id in spent or self._is_due(tree, place)]
-        await self._count(
+        servers = await self._hashes.server_epochs()
+        is_other = servers != self._servers  # one started or was promoted: its trees are built at once
+        due = [
+            tree for place, tree in enumerate(trees) if is_other or tree.root_id in spent or self._is_due(tree, place)
+        ]
+        epochs = await self._count(
             [
                 TreeCount(
                     tree=tree,
@@ -160,6 +184,10 @@ class SpendCounting:
                 for tree in due
             ]
         )
+        self._servers = servers
+        if batch.through_ms == final_ms:
+            counted = [tree for tree in due if tree.root_id in self._counted]
+            await self._rebuilds.complete(counted, epochs, batch.through_ms)
         self._note({(event.workspace_id, event.group_id) for event in batch.events})
         if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
             await self._record(batch.through_ms)
@@ -169,7 +197,8 @@ class SpendCounting:
 
     def _is_due(self, tree: SpendTree, place: int) -> bool:
         """Return whether a tree without events is to be told that there were none."""
-        return tree.root_id not in self._counted or (place + self._turns) % IDLE_TURNS == 0
+        is_told = tree.root_id in self._counted and not self._rebuilds.is_waiting(tree.root_id)
+        return not is_told or (place + self._turns) % IDLE_TURNS == 0
 
     async def _notice_set_back(self, trees: Sequence[SpendTree], recorded_ms: int) -> None:
         """Have all trees built if more is counted than the database can know of: it was restored.
@@ -182,6 +211,7 @@ class SpendCounting:
         if latest_ms > recorded_ms + SET_BACK_MS:
             await self._hashes.forget(trees)
             self._counted.clear()
+            self._overruns.note_restore()
             log.warning(
                 "The database was set back by some %.0f s, as by a restore of a backup. What groups spend is counted"
                 " anew from what it has. Nothing is to be done.",
@@ -194,12 +224,26 @@ class SpendCounting:
             self._read_stamps_s = time.monotonic()
         return await trees_with_limits(conn, self._stamps)
 
-    async def _count(self, counts: Sequence[TreeCount]) -> None:
+    async def _count(self, counts: Sequence[TreeCount]) -> Mapping[str, str]:
+        """Count in each tree, or build it. Returns the epochs by root."""
         epochs = await self._hashes.epochs([count.tree for count in counts])
-        to_build = await self._hashes.count(counts, epochs)
+        to_build, incomplete = await self._hashes.count(counts, epochs)
         self._counted |= {one.tree.root_id: one.through_ms for one in counts if one.tree.root_id not in to_build}
         for root_id in to_build:
             self._counted.pop(root_id, None)
+        await self._build_some(counts, to_build, epochs)
+        trees = [count.tree for count in counts]
+        await self._rebuilds.begin(
+            complete=[tree for tree in trees if tree.root_id not in to_build | incomplete],
+            incomplete=[tree for tree in trees if tree.root_id in to_build | incomplete],
+            epochs=epochs,
+        )
+        return epochs
+
+    async def _build_some(
+        self, counts: Sequence[TreeCount], to_build: Collection[str], epochs: Mapping[str, str]
+    ) -> None:
+        """Build what is to be built, for a while. What is left is built in the next turns."""
         began_s = time.monotonic()
         for count in counts:
             root_id = count.tree.root_id
@@ -240,9 +284,9 @@ class SpendCounting:
         return time.monotonic() - self._started_s >= MACHINES_KNOWN_S
 
     async def begin_sweep(self) -> None:
-        """Have all trees swept, evenly over the turns until the next sweep; forget machines that are silent."""
+        """Have all trees swept, evenly over the turns until the next sweep; warn of machines that are silent."""
         if self._are_machines_known:
-            await forget_silent_machines(self._store, self._transactions)
+            await self._silent_machines.warn(self._store)
         async with self._store.read() as conn:
             self._to_sweep = await self._trees(conn)
         self._sweep_portion = math.ceil(len(self._to_sweep) * TURN_S / SWEEP_S)
@@ -254,3 +298,5 @@ class SpendCounting:
             count = await sweep_tree(self._store, self._hashes, tree, are_machines_known=self._are_machines_known)
             if count:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
+            if tree.is_hard:
+                await self._overruns.look(tree)

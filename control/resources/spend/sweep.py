@@ -19,7 +19,7 @@ from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import kept_windows
 
 DEAD_AFTER_MS = 120_000
-"""The age of a reservation from which its incarnation must be named by a machine: each tells of its own every 30 s."""
+"""The age of a reservation from which a machine must name its incarnation: each tells of its own every two seconds."""
 MARKER_LASTS_MS = 3_600_000
 """The age from which an empty reservation goes: no take runs so late."""
 KEYS_AT_ONCE = 1000

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from control.records.spend import SpendTree, TreeBuild, TreeCount, TreeReserves
+from control.records.spend import SpendReading, SpendTree, SpentEvent, TreeBuild, TreeCount, TreeReserves, TreesToMend
+from policy.spend.effective import SpendBound
 
 
 class TreeHashes(Protocol):
@@ -15,8 +16,12 @@ class TreeHashes(Protocol):
         """The text by which each tree's hash tells that what it has counts, by the tree's root."""
         ...
 
-    async def count(self, counts: Sequence[TreeCount], epochs: Mapping[str, str]) -> set[str]:
-        """Count these events, each once, however often this is done. Returns the roots of trees that must be built."""
+    async def server_epochs(self) -> Mapping[str, str]:
+        """The epoch of each server that holds data, by its name."""
+        ...
+
+    async def count(self, counts: Sequence[TreeCount], epochs: Mapping[str, str]) -> TreesToMend:
+        """Count these events, each once, however often this is done."""
         ...
 
     async def build(self, tree: SpendTree, epoch: str, build: TreeBuild) -> bool:
@@ -28,7 +33,27 @@ class TreeHashes(Protocol):
         ...
 
     async def forget(self, trees: Sequence[SpendTree]) -> None:
-        """Have nothing count in these trees until they are built."""
+        """Have nothing count in these trees until they are built, after the database was set back."""
+        ...
+
+    # HARD limits
+
+    async def begin_rebuilds(self, trees: Sequence[SpendTree], epochs: Mapping[str, str]) -> dict[str, str]:
+        """Have these trees wait for reservations that may be missing. Returns the states that name these waits, which
+        may have begun before, by root; none for trees that do not count by their epoch, or miss nothing."""
+        ...
+
+    async def complete(self, tree: SpendTree, epoch: str, state: str, events: Sequence[SpentEvent]) -> bool:
+        """Reserve what these committed events cost where they are not counted and have no reservation. Then all
+        reservations of the tree are there. False if it does not wait by this epoch and state any more."""
+        ...
+
+    async def drop_complete(self, root_ids: Sequence[str]) -> None:
+        """Have reservations of these trees count as missing."""
+        ...
+
+    async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
+        """A `SpendSource`."""
         ...
 
     # the sweep

@@ -25,6 +25,7 @@ def test_spend_limit_of_a_unit_is_replaced_or_removed() -> None:
     assert changed([DAILY, MONTHLY], "DAY=0.5,USD") == [DAILY | {"amount": "0.50", "currency": "USD"}, MONTHLY]
     assert changed([DAILY, MONTHLY], "DAY=none") == [MONTHLY]
     assert changed([], "MONTH=NONE") == []
+    assert changed([DAILY], "day=100,eur,hard") == [DAILY | {"enforcement": "HARD"}]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_spend_limit_of_a_unit_is_replaced_or_removed() -> None:
         ("DAY=-1,EUR", "decimal text"),
         ("DAY=1e3,EUR", "decimal text"),
         ("DAY=1,EURO", "ISO 4217"),
-        ("DAY=1,EUR,HARD", "HARD is no mode; it is SOFT"),
+        ("DAY=1,EUR,FIRM", "FIRM is no mode; it is SOFT or HARD"),
     ],
 )
 def test_other_texts_are_refused_with_the_form(text: str, problem: str) -> None:

@@ -55,7 +55,7 @@ def problems(text: str) -> str:
         (GROUP + "    groups: [{external_entity_id: b, parent: a}]\n", "groups.0.groups.0.parent: unknown"),
         (GROUP + "    spend_limits: [{unit: DAY, amount: 0.0}]\n", "groups.0.spend_limits.0: currency is missing"),
         (GROUP + "    spend_limits: [{unit: HOUR}]\n", "spend_limits.0.unit: must be one of DAY, MONTH"),
-        (GROUP + "    spend_limits: [{enforcement: HARD}]\n", "spend_limits.0.enforcement: must be one of SOFT"),
+        (GROUP + "    spend_limits: [{enforcement: FIRM}]\n", "spend_limits.0.enforcement: must be one of SOFT"),
         (GROUP + f"    spend_limits: [{DAILY}, {DAILY}]\n", "line 5: groups.0.spend_limits: at most one spend limit"),
         (GROUP + "    spend_limits: [{amount: 1e3}]\n", "spend_limits.0.amount: must match"),
         (HEAD + "secrets: [{name: a, value: b}]\n", "line 3: secrets.0.value: unknown"),

@@ -10,10 +10,10 @@ import pytest
 import redis
 
 from control.edges.redis.client import connect
-from control.edges.redis.spend.scripts import EVENTS_AT_ONCE, parts_of
+from control.edges.redis.spend.scripts import COMMITTED, EVENTS_AT_ONCE, parts_of
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.errors import SpendNotCountedError, UsageUnavailableError
-from control.records.spend import SpendTree, SpentEvent, TreeBuild, TreeCount
+from control.records.spend import AFTER_RESTORE, SpendTree, SpentEvent, TreeBuild, TreeCount
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.effective import SpendBound
@@ -69,11 +69,11 @@ async def test_trees_are_built_and_count_each_event_once(redises: Redises) -> No
     hashes, admin = redises
     epochs = await hashes.epochs(TREES)
     counts = [TreeCount(tree, AT_MS - 10, AT_MS + 10, [event(1)] if tree == TREE else []) for tree in TREES]
-    assert await hashes.count(counts, epochs) == {tree.root_id for tree in TREES}, "nothing counts there"
+    assert (await hashes.count(counts, epochs)).to_build == {tree.root_id for tree in TREES}, "nothing counts there"
     for tree in TREES:
         assert await hashes.build(tree, epochs[tree.root_id], TreeBuild(AT_MS - 10, {}))
     for _ in range(2):
-        assert await hashes.count(counts, epochs) == set()
+        assert (await hashes.count(counts, epochs)).to_build == set()
     assert [spent(admin, group, unit) for group in ("grp_child", TREE.root_id) for unit in (Unit.DAY, Unit.MONTH)] == [
         1
     ] * 4
@@ -85,7 +85,7 @@ async def test_amounts_are_exact_beyond_the_numbers_of_lua(redises: Redises) -> 
     field = spent_field("grp_child", Unit.DAY, AT_MS)
     assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 10, {field: LARGE}))
     events = [event(n, units=LARGE + n) for n in range(3 * EVENTS_AT_ONCE)]
-    assert await hashes.count([count_of(*events)], epochs) == set()
+    assert (await hashes.count([count_of(*events)], epochs)).to_build == set()
     total = sum(one.units for one in events)
     assert spent(admin, "grp_child") == LARGE + total
     assert spent(admin, TREE.root_id) == total
@@ -108,14 +108,27 @@ async def test_a_build_replaces_what_was_spent_and_keeps_reservations(redises: R
     assert admin.ttl(TREE.key) > 31 * 86_400
 
 
+async def test_build_by_other_prices_takes_no_counted_event_back(redises: Redises) -> None:
+    """The reservation of such an event is gone: another process may still know the prices of before."""
+    hashes, _ = redises
+    epoch = (await hashes.epochs([TREE]))[TREE.root_id]
+    dearer = (await hashes.epochs([TREE._replace(prices="dearer")]))[TREE.root_id]
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {}))
+    assert not await hashes.build(TREE, dearer, TreeBuild(AT_MS - 1, {}))
+    assert await hashes.build(TREE, dearer, TreeBuild(AT_MS, {}))
+    assert not await hashes.build(TREE, epoch, TreeBuild(AT_MS - 1, {}))
+    assert await hashes.build(TREE, epoch, TreeBuild(AT_MS + 1, {}))
+
+
 async def test_missed_events_and_another_currency_must_be_built(redises: Redises) -> None:
     hashes, _ = redises
     epochs = await hashes.epochs([TREE])
     assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 20, {}))
-    assert await hashes.count([count_of(event(1))], epochs) == {TREE.root_id}
+    assert (await hashes.count([count_of(event(1))], epochs)).to_build == {TREE.root_id}
     dollars = await hashes.epochs([TREE._replace(currency="USD")])
-    assert await hashes.count([count_of(event(1), after_ms=AT_MS - 20)], dollars) == {TREE.root_id}
-    assert await hashes.count([count_of(event(1), after_ms=AT_MS - 20)], epochs) == set()
+    late = [count_of(event(1), after_ms=AT_MS - 20)]
+    assert (await hashes.count(late, dollars)).to_build == {TREE.root_id}
+    assert (await hashes.count(late, epochs)).to_build == set()
 
 
 async def test_a_reservation_ends_once(redises: Redises) -> None:
@@ -133,6 +146,98 @@ async def test_a_reservation_ends_once(redises: Redises) -> None:
     assert (reserves.counted_ms, reserves.reservations, reserves.reserved) == (AT_MS, {}, dict.fromkeys(groups, 1))
     amount: Any = admin.hget(TREE.key, f"r{TREE.root_id}")
     assert unpack_amount(amount) == 1
+
+
+@pytest.fixture
+async def built(redises: Redises) -> tuple[SpendHashes, Admin, dict[str, str]]:
+    """All trees, counted through AT_MS, and the text of `e` of each by its root."""
+    hashes, admin = redises
+    epochs = dict(await hashes.epochs(TREES))
+    for tree in TREES:
+        assert await hashes.build(tree, epochs[tree.root_id], TreeBuild(AT_MS, {}))
+    return hashes, admin, epochs
+
+
+Built = tuple[SpendHashes, Admin, dict[str, str]]
+
+
+async def incomplete(hashes: SpendHashes, epochs: dict[str, str], tree: SpendTree = TREE) -> bool:
+    """Return whether a count tells that reservations may be missing."""
+    return tree.root_id in (await hashes.count([TreeCount(tree, AT_MS, AT_MS, [])], epochs)).incomplete
+
+
+async def test_trees_wait_by_one_name_until_they_are_complete(built: Built) -> None:
+    hashes, admin, epochs = built
+    states = await hashes.begin_rebuilds(TREES, epochs)
+    assert len(set(states.values())) == len(TREES)
+    assert await hashes.begin_rebuilds(TREES, epochs) == states, "every process gets the same"
+    epoch = epochs[TREE.root_id]
+    assert states[TREE.root_id].split()[0] == epoch.split()[0]
+    assert await incomplete(hashes, epochs)
+    assert not await hashes.complete(TREE, epoch, "another state", [])
+    assert not await hashes.complete(TREE, "another EUR ", states[TREE.root_id], [])
+    assert await hashes.complete(TREE, epoch, states[TREE.root_id], [])
+    assert not await incomplete(hashes, epochs)
+    assert TREE.root_id not in await hashes.begin_rebuilds(TREES, epochs), "it misses nothing"
+    assert epoch.split()[0] in (await hashes.server_epochs()).values()
+    complete: Any = admin.hget(TREE.key, "h")
+    assert complete.decode() == epoch.split()[0]
+    await hashes.drop_complete([TREE.root_id])
+    assert await incomplete(hashes, epochs)
+
+
+async def test_wait_has_another_name_after_each_loss(built: Built) -> None:
+    hashes, admin, epochs = built
+    epoch = epochs[TREE.root_id]
+    first = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    admin.delete(TREE.key)
+    assert not await hashes.complete(TREE, epoch, first, [])
+    assert await hashes.begin_rebuilds([TREE], epochs) == {}, "it does not count"
+    await hashes.build(TREE, epoch, TreeBuild(AT_MS, {}))
+    second = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    assert first != second
+    admin.hset(TREE.key, "h", f"another-epoch {second.split()[1]}")
+    assert (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id] != second, "another server's data"
+
+
+async def test_other_prices_keep_what_is_known_of_reservations(built: Built) -> None:
+    hashes, _, epochs = built
+    state = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    dearer = await hashes.epochs([TREE._replace(prices="dearer")])
+    assert await hashes.build(TREE, dearer[TREE.root_id], TreeBuild(AT_MS, {}))
+    assert not await hashes.complete(TREE, epochs[TREE.root_id], state, [])
+    assert await hashes.complete(TREE, dearer[TREE.root_id], state, [])
+
+
+async def test_after_a_restore_the_wait_says_so(built: Built) -> None:
+    hashes, _, epochs = built
+    state = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    await hashes.complete(TREE, epochs[TREE.root_id], state, [])
+    await hashes.forget([TREE])
+    assert (await hashes.reserves(TREE)).counted_ms is None
+    await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS, {}))
+    assert await incomplete(hashes, epochs)
+    state = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    assert state.endswith(AFTER_RESTORE)
+    assert await hashes.complete(TREE, epochs[TREE.root_id], state, [])
+
+
+async def test_committed_events_are_reserved_where_they_are_missing(built: Built) -> None:
+    hashes, admin, epochs = built
+    state = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+    mine = pack_reservation(Reserved(7, "a" * 16, (TREE.root_id,)))
+    admin.hset(TREE.key, mapping={"pkey1": mine, "pkey2": b"", f"r{TREE.root_id}": pack_amount(7)})
+    events = [event(n, AT_MS + n, LARGE + 1) for n in range(2 * EVENTS_AT_ONCE + 1)]  # the first one is counted
+    events.append(SpentEvent(AT_MS + 5, "free", (), 0))
+    assert await hashes.complete(TREE, epochs[TREE.root_id], state, events)
+    reserves = await hashes.reserves(TREE)
+    picos = -(-(LARGE + 1) // 10**10)
+    assert reserves.reservations.keys() == {f"key{n}" for n in range(1, 2 * EVENTS_AT_ONCE + 1)}
+    assert reserves.reservations["key1"] == Reserved(7, "a" * 16, (TREE.root_id,))
+    assert reserves.reservations["key2"] is None, "a marker stays"
+    assert reserves.reservations["key3"] == Reserved(picos, COMMITTED, ("grp_child", TREE.root_id))
+    count = 2 * EVENTS_AT_ONCE - 2
+    assert reserves.reserved == {"grp_child": count * picos, TREE.root_id: count * picos + 7}
 
 
 def bound(unit: Unit, group: str) -> SpendBound:
@@ -166,7 +271,13 @@ async def test_all_needs_no_command_that_is_not_documented() -> None:
             hashes = SpendHashes(connected)
             epochs = await hashes.epochs([TREE])
             await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS - 10, {}))
-            assert await hashes.count([count_of(event(1))], epochs) == set()
+            assert (await hashes.count([count_of(event(1))], epochs)).to_build == set()
+            assert await hashes.server_epochs()
+            state = (await hashes.begin_rebuilds([TREE], epochs))[TREE.root_id]
+            assert await hashes.complete(TREE, epochs[TREE.root_id], state, [event(2, AT_MS + 20)])
+            await hashes.drop_complete([TREE.root_id])
+            await hashes.forget([TREE])
+            assert await hashes.build(TREE, epochs[TREE.root_id], TreeBuild(AT_MS, {}))
             assert await hashes.repair(TREE, (await hashes.reserves(TREE)).stamp, {TREE.root_id: 5})
             assert await hashes.release(TREE, ["key"]) == 0
             await hashes.delete_spent(TREE, [spent_field(TREE.root_id, Unit.DAY, AT_MS)])

@@ -89,7 +89,7 @@ REFUSED = {
     "13 digits after the point": ([limit("0." + "1" * 13)], "spend_limits.0.amount", "12 after the point"),
     "a small currency": ([limit("1", currency="eur")], "spend_limits.0.currency", "three capital letters"),
     "no currency": ([{"unit": "DAY", "amount": "1"}], "spend_limits.0.currency", "required"),
-    "HARD": ([limit("1", enforcement="HARD")], "spend_limits.0.enforcement", "must be SOFT"),
+    "another enforcement": ([limit("1", enforcement="FIRM")], "spend_limits.0.enforcement", "'SOFT' or 'HARD'"),
     "two currencies": ([limit("1"), limit("1", "MONTH", "USD")], "spend_limits", "one currency, not EUR and USD"),
     "an unknown member": ([limit("1", slug=SLUG)], "spend_limits.0.slug", "unknown field"),
 }
@@ -237,6 +237,19 @@ async def test_spend_limits_are_refused_while_an_older_proxy_asks(plane: Control
 
     await plane.store.transact(age)
     (await set_limits(plane, group, [limit("5")])).ok()
+
+
+async def test_hard_limits_are_refused_while_a_proxy_asks_that_knows_soft_ones(plane: ControlPlane) -> None:
+    hard = [limit("3", enforcement="HARD")]
+    (await plane.get(f"{OLDER}&spend_limits=2", key=TOKEN)).ok()
+    group = await limited(plane, "before", hard)
+    assert group["effective_spend_limits"] == [limit("3.00", enforcement="HARD", source_group=group["id"])]
+    assert (await published_body(plane, group))["spend_limits"] == [limit("3.00", enforcement="HARD")]
+    (await plane.get(f"{OLDER}&spend_limits=1", key=TOKEN)).ok()
+    refused = await plane.try_group("after", spend_limits=hard)
+    assert "does not know HARD spend limits. Update all proxies" in refused.refused(409, "CONFLICT")["error"]
+    (await set_limits(plane, group, hard)).refused(409, "CONFLICT")
+    (await set_limits(plane, group, [limit("4")])).ok()
 
 
 async def test_a_proxys_level_is_a_whole_number(sqlite_plane: ControlPlane) -> None:

@@ -140,6 +140,25 @@ def test_reencrypt_prints_the_number_of_secrets(data: Path) -> None:
     assert run_and_parse("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
 
 
+def test_machines_of_the_proxy_are_listed_and_released(data: Path) -> None:
+    where = ("--data", str(data))
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    assert run_and_parse("spend", "machines", *where) == []
+    with closing(sqlite3.connect(data / "control.db")) as conn, conn:
+        conn.execute("INSERT INTO spend_machines VALUES ('host:/one', '[\"a\"]', 1000, '{}')")
+        conn.execute("INSERT INTO spend_machines VALUES ('host:/two', '[\"b\"]', 4102444800000, '{}')")
+        conn.execute("INSERT INTO spend_rebuilds VALUES ('grp_1', 'epoch 1')")
+    one, two = run_and_parse("spend", "machines", *where)
+    rest = {"incarnations": 1, "waiting_trees": ["grp_1"]}
+    assert one == {"machine": "host:/one", "reported_at": "1970-01-01T00:00:01.000Z", **rest}
+    assert run_and_parse("spend", "release", "--machine", "host:/one", *where) == [one | {"waiting_trees": []}]
+    refused = run("spend", "release", "--machine", "host:/two", *where)
+    assert (refused.exit_code, "--force" in refused.stderr) == (1, True)
+    run_and_parse("spend", "release", "--machine", "host:/two", "--force", *where)
+    assert two["machine"] == "host:/two"
+    assert run_and_parse("spend", "machines", *where) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
@@ -156,6 +175,8 @@ def test_reencrypt_prints_the_number_of_secrets(data: Path) -> None:
             for text in ("0", "-1", "100000001", "1.5", "64k", "", "٣")
         ),
         (("key", "create", "nobody"), 1, "no workspace is called 'nobody'"),
+        (("spend", "release", "--machine", "nobody"), 1, "No machine 'nobody' is known; `tollgate spend machines`"),
+        (("spend", "release"), 2, "--machine"),
         (("key", "create", "acme", "--type", "FEDERATED"), 2, "is not one of"),
         (("workspace", "list", "--database-url", "mysql://u:hunter2@h/d"), 1, "must be sqlite+aiosqlite:///PATH"),
         (

@@ -80,18 +80,19 @@ async def test_spend_limits_are_set_in_the_form_and_their_spend_is_shown(page: P
     await page.get_by_label("Spend limit a month (optional)").fill("2000")
     await page.get_by_role("button", name="Review changes").click()
     await expect(page.get_by_role("alert")).to_contain_text("an amount and a currency")
-    await page.get_by_label("Spend limit a month (optional)").fill("2000 eur")
+    await page.get_by_label("Spend limit a month (optional)").fill("2000 eur hard")
     await page.get_by_role("button", name="Review changes").click()
-    await expect(page.get_by_role("row").filter(has_text="spend a month")).to_contain_text("2000.00 EUR")
+    await expect(page.get_by_role("row").filter(has_text="spend a month")).to_contain_text("2000.00 EUR HARD")
     await assert_accessible(page)
     await page.get_by_role("button", name="Save").click()
     await page.wait_for_url(f"**/console/groups?id={group_id}")
-    await expect(page.get_by_text("100.00 EUR a day, 2000.00 EUR a month")).to_be_visible()
+    await expect(page.get_by_text("100.00 EUR a day, 2000.00 EUR HARD a month")).to_be_visible()
     spend = page.get_by_role("table", name="Spend limits")
     await expect(spend.get_by_role("row").filter(has_text="spend a day")).to_contain_text("0.00 of 100.00 EUR")
+    await expect(spend.get_by_role("row").filter(has_text="spend a month")).to_contain_text("what could exceed it")
     await assert_accessible(page)
     await assert_fits(page)
-    monthly = daily | {"unit": "MONTH", "amount": "2000.00"}
+    monthly = daily | {"unit": "MONTH", "amount": "2000.00", "enforcement": "HARD"}
     assert (await _group(stage, stage.name))["spend_limits"] == [daily, monthly]
 
 

@@ -2,10 +2,14 @@
 -- are in these figures.
 -- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures | their number, then per figure:
 -- the name of its field, what is spent (three limbs); then the names of the reservations that end.
--- Reply: 1; 0 if as much or more is counted already.
+-- Reply: 1; 0 if as much or more is counted already. By other prices, more: the reservations of events that these figures
+-- lack are gone then, and HARD limits would miss them.
 
 local state = redis.call('HMGET', key, 'e', 'c')
-if state[1] == ARGV[1] and state[2] and tonumber(state[2]) >= tonumber(ARGV[2]) then return 0 end
+if state[1] and state[2] and state[1]:match('^%S+') == ARGV[1]:match('^%S+') then
+  local lead = state[2] - ARGV[2]
+  if lead > 0 or lead == 0 and state[1] == ARGV[1] then return 0 end
+end
 local is_kept = {}
 local figures_end = 3 + 2 * ARGV[3]
 for at = 4, figures_end, 2 do

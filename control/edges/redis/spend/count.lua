@@ -2,15 +2,16 @@
 -- time `c` are counted already. So this may be done any number of times, by several processes.
 -- ARGV: what `e` must be | the times (ms) after and through which these are all events, then per event: its time, its
 -- key, the groups that it counts for, each with `/`, and its cost (three limbs).
--- Reply: 1 if the events are counted now or were before; -1 if `e` is another: nothing here counts; -2 if events before
--- these are not counted.
+-- Reply: 1 if the events are counted now or were before; 2 if they are, and reservations may be missing: `h` is not the
+-- first word of `e`; -1 if `e` is another: nothing here counts; -2 if events before these are not counted.
 
 local after, through = tonumber(ARGV[2]), tonumber(ARGV[3])
-local state = redis.call('HMGET', key, 'e', 'c')
+local state = redis.call('HMGET', key, 'e', 'c', 'h')
 if state[1] ~= ARGV[1] or not state[2] then return -1 end
+local is_counted = state[3] == ARGV[1]:match('^%S+') and 1 or 2
 local counted = tonumber(state[2])
 if counted < after then return -2 end
-if counted >= through then return 1 end
+if counted >= through then return is_counted end
 
 local spent = {}
 local function spend(field, whole, picos, last)
@@ -44,4 +45,4 @@ fields[#fields + 1] = 'c'
 fields[#fields + 1] = ARGV[3]
 save()
 redis.call('EXPIRE', key, EXPIRY_S)
-return 1
+return is_counted

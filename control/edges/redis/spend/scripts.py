@@ -7,14 +7,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from itertools import groupby
 from operator import attrgetter
+from typing import TypeVar
 
-from control.records.spend import SpentEvent, TreeBuild, TreeCount
+from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount
 from policy.spend.script_constants import spend_constants
-from policy.spend.spend_hash import RESERVATION_PREFIX, pack_amount, pack_spent
+from policy.spend.spend_hash import INCARNATION_CHARS, RESERVATION_PREFIX, pack_amount, pack_spent, picos_of
 from runtime.redis.script import Argument, RedisScript
 
+T = TypeVar("T")
 EVENTS_AT_ONCE = 200
 """Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
+
+COMMITTED = "-" * INCARNATION_CHARS
+"""The incarnation in reservations that control makes for committed events. No worker has it."""
 
 
 def script(name: str) -> RedisScript:
@@ -57,6 +62,20 @@ def build_arguments(epoch: str, build: TreeBuild) -> list[Argument]:
     return [*arguments, *(f"{RESERVATION_PREFIX}{key}" for key in build.counted_keys)]
 
 
+def begin_arguments(epoch: str, nonce: str) -> list[Argument]:
+    return [epoch, f"{epoch.partition(' ')[0]} {nonce}", AFTER_RESTORE]
+
+
+def complete_arguments(epoch: str, state: str, next_state: str, events: Sequence[SpentEvent]) -> list[Argument]:
+    """Events that count for no group need no reservation."""
+    arguments: list[Argument] = [epoch, state, next_state, COMMITTED]
+    for event in events:
+        if event.groups:
+            groups = "".join(f"{group}/" for group in event.groups)
+            arguments += (event.at_ms, event.key, groups, pack_amount(picos_of(event.units)))
+    return arguments
+
+
 def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -> list[Argument]:
     """`drifts`: by group, how much more than now is reserved there, in 10^-12."""
     arguments: list[Argument] = [stamp, next_stamp]
@@ -65,5 +84,5 @@ def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -
     return arguments
 
 
-def in_portions(names: Sequence[str], size: int) -> Iterable[Sequence[str]]:
-    return (names[start : start + size] for start in range(0, len(names), size))
+def in_portions(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

@@ -1,7 +1,7 @@
 """The hashes that count what trees spend, as control uses them: counts, builds and sweeps them, reads what is spent.
 
-What is here counts only under the run id of the server that has it: after a restart or a fail-over it may be older
-than what the database has, so it is built again.
+What is here counts only in the epoch of the server that has it: after a restart or a fail-over it may be older than
+what the database has, so it is built again.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -16,7 +16,10 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from control.edges.redis.spend.scripts import (
+    EVENTS_AT_ONCE,
+    begin_arguments,
     build_arguments,
+    complete_arguments,
     count_arguments,
     in_portions,
     parts_of,
@@ -24,9 +27,20 @@ from control.edges.redis.spend.scripts import (
     script,
 )
 from control.errors import SpendNotCountedError, UsageUnavailableError
-from control.records.spend import SpendReading, SpendTree, SpendUse, TreeBuild, TreeCount, TreeReserves
+from control.records.spend import (
+    AFTER_RESTORE,
+    SpendReading,
+    SpendTree,
+    SpendUse,
+    SpentEvent,
+    TreeBuild,
+    TreeCount,
+    TreeReserves,
+    TreesToMend,
+)
 from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
+    COMPLETE_FIELD,
     COUNTED_FIELD,
     EPOCH_FIELD,
     REPAIR_FIELD,
@@ -35,6 +49,7 @@ from policy.spend.spend_hash import (
     SPENT_PREFIX,
     amount_of_picos,
     epoch_text,
+    spend_key,
     spent_amount,
     spent_field,
     unpack_amount,
@@ -56,31 +71,70 @@ class SpendHashes:
     def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
         self._count, self._build, self._release, self._repair = map(script, ("count", "build", "release", "repair"))
+        self._begin, self._complete = map(script, ("begin", "complete"))
 
     async def epochs(self, trees: Sequence[SpendTree]) -> Mapping[str, str]:
         """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
-            run_ids = await self._run_ids([tree.key for tree in trees])
-        return {tree.root_id: epoch_text(run_ids[tree.key], tree.currency, tree.prices) for tree in trees}
+            epochs = await self._epochs([tree.key for tree in trees])
+        return {tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices) for tree in trees}
 
-    async def count(self, counts: Sequence[TreeCount], epochs: Mapping[str, str]) -> set[str]:
-        """Count these events, each once, however often this is done. Returns the roots of trees that must be built:
-        nothing counts there, or earlier events are not counted."""
+    async def server_epochs(self) -> Mapping[str, str]:
+        """The epoch of each server that holds data, by its name."""
+        async with _redis_errors():
+            servers = await self._redis.data_servers()
+            answers = [await server.redis.info("replication") for server in servers]
+        return {server.name: _epoch(answer) for server, answer in zip(servers, answers, strict=True)}
+
+    async def count(self, counts: Sequence[TreeCount], epochs: Mapping[str, str]) -> TreesToMend:
+        """Count these events, each once, however often this is done."""
         to_build: set[str] = set()
+        incomplete: set[str] = set()
         parts = list(chain.from_iterable(map(parts_of, counts)))
         for start in range(0, len(parts), _RUNS_AT_ONCE):
             some = parts[start : start + _RUNS_AT_ONCE]
             runs = [(part.tree.key, count_arguments(epochs[part.tree.root_id], part)) for part in some]
             async with _redis_errors():
                 replies = await self._count.run_each(self._redis, runs)
-            to_build |= {part.tree.root_id for part, reply in zip(some, replies, strict=True) if reply < 0}
-        return to_build
+            for part, reply in zip(some, replies, strict=True):
+                if reply != 1:
+                    (to_build if reply < 0 else incomplete).add(part.tree.root_id)
+        return TreesToMend(frozenset(to_build), frozenset(incomplete))
 
     async def build(self, tree: SpendTree, epoch: str, build: TreeBuild) -> bool:
         """Set what the tree's groups have spent. False if as much or more was counted meanwhile."""
         arguments = build_arguments(epoch, build)
         async with _redis_errors(_BUILD_DEADLINE_S):
             return bool(await self._build.run(self._redis, [tree.key], *arguments))
+
+    async def begin_rebuilds(self, trees: Sequence[SpendTree], epochs: Mapping[str, str]) -> dict[str, str]:
+        """Have these trees wait for reservations that may be missing. Returns the states that name these waits, which
+        may have begun before, by root; none for trees that do not count by their epoch, or miss nothing."""
+        states: dict[str, str] = {}
+        for some in in_portions(trees, _RUNS_AT_ONCE):
+            runs = [(tree.key, begin_arguments(epochs[tree.root_id], secrets.token_hex(8))) for tree in some]
+            async with _redis_errors():
+                replies = await self._begin.run_each(self._redis, runs)
+            states |= {tree.root_id: reply.decode() for tree, reply in zip(some, replies, strict=True) if reply}
+        return states
+
+    async def complete(self, tree: SpendTree, epoch: str, state: str, events: Sequence[SpentEvent]) -> bool:
+        """Reserve what these committed events cost where they are not counted and have no reservation. Then all
+        reservations of the tree are there. False if it does not wait by this epoch and state any more."""
+        portions: list[Sequence[SpentEvent]] = [*in_portions(events, EVENTS_AT_ONCE)] or [()]
+        for number, some in enumerate(portions, 1):
+            next_state = state if number < len(portions) else epoch.partition(" ")[0]
+            arguments = complete_arguments(epoch, state, next_state, some)
+            async with _redis_errors():
+                if not await self._complete.run(self._redis, [tree.key], *arguments):
+                    return False
+        return True
+
+    async def drop_complete(self, root_ids: Sequence[str]) -> None:
+        """Have reservations of these trees count as missing."""
+        for some in in_portions(root_ids, _RUNS_AT_ONCE):
+            async with _redis_errors():
+                await self._redis.each([_deleting_of(spend_key(id), [COMPLETE_FIELD]) for id in some])
 
     async def latest_counted_ms(self, trees: Sequence[SpendTree]) -> int:
         """The latest time through which events of one of these trees are counted; 0 if there are none."""
@@ -92,10 +146,11 @@ class SpendHashes:
         return latest_ms
 
     async def forget(self, trees: Sequence[SpendTree]) -> None:
-        """Have nothing count in these trees until they are built. Reservations stay."""
-        for start in range(0, len(trees), _RUNS_AT_ONCE):
+        """Have nothing count in these trees until they are built, after the database was set back. Reservations stay,
+        and some may be missing."""
+        for some in in_portions(trees, _RUNS_AT_ONCE):
             async with _redis_errors():
-                await self._redis.each([_forgetting(tree.key) for tree in trees[start : start + _RUNS_AT_ONCE]])
+                await self._redis.each([command for tree in some for command in _forgetting(tree.key)])
 
     async def reserves(self, tree: SpendTree) -> TreeReserves:
         """Read the whole hash by one command, so that all is of one moment."""
@@ -127,26 +182,26 @@ class SpendHashes:
     async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         """A `SpendSource`. What is reserved may be of calls that have ended and are not counted yet."""
         async with _redis_errors():
-            run_id = (await self._run_ids([key]))[key]
+            epoch = (await self._epochs([key]))[key]
             counted, time = await self._redis.each([_counted(key), (key, lambda server: server.time())])
             if at_ms is None:
                 at_ms = _moment_ms(counted, time)
             names = [spent_field(bound.counting_group, bound.limit.unit, at_ms) for bound in bounds]
             names += [f"{RESERVED_PREFIX}{bound.counting_group}" for bound in bounds]
             state, *values = await self._redis.at(key, lambda server: server.hmget(key, [EPOCH_FIELD, *names]))
-        if bounds and not (state or b"").startswith(epoch_text(run_id, bounds[0].limit.currency).encode()):
+        if bounds and not (state or b"").startswith(epoch_text(epoch, bounds[0].limit.currency).encode()):
             raise SpendNotCountedError
         return SpendReading(at_ms, tuple(map(_use, values[: len(bounds)], values[len(bounds) :])))
 
-    async def _run_ids(self, keys: Sequence[str]) -> dict[str, str]:
-        """The run id of the server of each key. Asks each server once."""
+    async def _epochs(self, keys: Sequence[str]) -> dict[str, str]:
+        """The epoch of the server of each key. Asks each server once."""
         by_server: dict[str, list[str]] = {}
         for key in keys:
             by_server.setdefault((await self._redis.owner(key)).name, []).append(key)
         firsts = [of_server[0] for of_server in by_server.values()]
-        answers = await self._redis.each([(key, lambda server: server.info("server")) for key in firsts])
+        answers = await self._redis.each([(key, lambda server: server.info("replication")) for key in firsts])
         return {
-            key: str(answer["run_id"])
+            key: _epoch(answer)
             for of_server, answer in zip(by_server.values(), answers, strict=True)
             for key in of_server
         }
@@ -156,8 +211,17 @@ def _counted(key: str) -> Keyed:
     return key, lambda server: server.hget(key, COUNTED_FIELD)
 
 
-def _forgetting(key: str) -> Keyed:
-    return key, lambda server: server.hdel(key, EPOCH_FIELD)
+def _epoch(answer: Mapping[str, Any]) -> str:
+    """The epoch of a server: another one after each start and each promotion."""
+    return str(answer["master_replid"])
+
+
+def _forgetting(key: str) -> tuple[Keyed, Keyed]:
+    return _deleting_of(key, [EPOCH_FIELD]), (key, lambda server: server.hset(key, COMPLETE_FIELD, AFTER_RESTORE))
+
+
+def _deleting_of(key: str, fields: Sequence[str]) -> Keyed:
+    return key, _deleting(key, fields)
 
 
 def _deleting(key: str, fields: Sequence[str]) -> Callable[[Any], Any]:

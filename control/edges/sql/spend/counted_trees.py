@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import func, select, text, update
+from sqlalchemy import case, func, select, text, update
 
 from control.edges.sql.billing.event_figures import EVENT_GROUP, EVENT_PATH
 from control.edges.sql.events.partitions import part_of, partitions_of
@@ -14,7 +14,7 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_SPEND_LIMITS, events, groups, prices
 from control.records.spend import SpendTree, TreeEvent
 from policy.limits.groups import Enforcement
-from policy.spend.limits import spend_limits_from_wire
+from policy.spend.limits import SpendEnforcement, spend_limits_from_wire
 
 _ROOT_OF_PATH = {
     "sqlite": "substr({path}, 1, instr({path}, '/') - 1)",
@@ -25,6 +25,8 @@ _TEXTS = {
     "postgresql": "SELECT json_array_elements_text(CAST(:{} AS json)) AS id",
 }
 """The texts of a JSON array, as rows."""
+_HARD = f'"{SpendEnforcement.HARD.value}"'
+"""The text by which the JSON of spend limits tells that one of them is HARD: nothing else in it can have it."""
 _COLUMNS = TreeEvent._fields[TreeEvent._fields.index("model_slug") :]
 
 
@@ -44,11 +46,19 @@ async def price_stamps(conn: Connection) -> dict[str, str]:
 
 async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list[SpendTree]:
     """Each tree of which a group has a spend limit. One limit tells the currency of all. `stamps`: `price_stamps`."""
-    some = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
+    some: list[Any] = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
+    some.append(func.max(case((groups.c.spend_limits.contains(_HARD), 1), else_=0)))
     query = select(groups.c.root_id, *some).where(HAS_SPEND_LIMITS).group_by(groups.c.root_id)
     return [
-        SpendTree(root_id, workspace_id, Enforcement(enforcement), _currency(limits), stamps.get(workspace_id, ""))
-        for root_id, workspace_id, enforcement, limits in await conn.execute(query)
+        SpendTree(
+            root_id=root_id,
+            workspace_id=workspace_id,
+            enforcement=Enforcement(enforcement),
+            currency=_currency(limits),
+            prices=stamps.get(workspace_id, ""),
+            is_hard=bool(is_hard),
+        )
+        for root_id, workspace_id, enforcement, limits, is_hard in await conn.execute(query)
     ]
 
 

@@ -1,6 +1,9 @@
-"""The machines of the proxy, by the last that each told: the incarnations of its workers that may still give events."""
+"""The machines of the proxy, by the last that each told: the incarnations of its workers that may still give events.
 
-from collections.abc import Collection
+See docs/reference/money.md#how-spend-is-counted.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -9,13 +12,31 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.spend.tables import spend_machines
 from control.edges.sql.store import Connection, WriteTx
+from control.records.spend import ProxyMachine
 
 
-async def put_machine(tx: WriteTx, machine: str, incarnations: Collection[str]) -> None:
+async def machine_of(conn: Connection, name: str) -> ProxyMachine | None:
+    """Return what a machine told last; None if it told nothing, or is gone."""
+    row = (await conn.execute(select(spend_machines).where(spend_machines.c.machine == name))).first()
+    return None if row is None else _machine(row)
+
+
+async def all_machines(conn: Connection) -> list[ProxyMachine]:
+    """All machines that may still give events, by name."""
+    return [_machine(row) for row in await conn.execute(select(spend_machines).order_by(spend_machines.c.machine))]
+
+
+async def put_machine(
+    tx: WriteTx, name: str, incarnations: frozenset[str], rebuilt: Mapping[str, str] | None = None
+) -> None:
     """Keep what a machine tells now. It replaces what it told before."""
     dialect: Any = sqlite if tx.conn.dialect.name == "sqlite" else postgresql
-    values = {"incarnations": orjson.dumps(sorted(incarnations)).decode(), "reported_at_ms": tx.now_ms}
-    statement = dialect.insert(spend_machines).values(machine=machine, **values)
+    values = {
+        "incarnations": orjson.dumps(sorted(incarnations)).decode(),
+        "reported_at_ms": tx.now_ms,
+        "rebuilt": orjson.dumps(rebuilt or {}, option=orjson.OPT_SORT_KEYS).decode(),
+    }
+    statement = dialect.insert(spend_machines).values(machine=name, **values)
     await tx.conn.execute(statement.on_conflict_do_update(index_elements=["machine"], set_=values))
 
 
@@ -25,15 +46,15 @@ async def named_incarnations(conn: Connection) -> set[str]:
     return {incarnation for text in texts for incarnation in orjson.loads(text)}
 
 
-async def silent_machines(conn: Connection, before_ms: int) -> list[str]:
-    """The machines that have told nothing since then."""
-    query = select(spend_machines.c.machine).where(spend_machines.c.reported_at_ms < before_ms)
-    return list((await conn.execute(query)).scalars())
+async def delete_machine(tx: WriteTx, name: str) -> None:
+    """Delete a machine: no incarnation of it gives events any more."""
+    await tx.conn.execute(delete(spend_machines).where(spend_machines.c.machine == name))
 
 
-async def delete_machines(tx: WriteTx, machines: Collection[str], before_ms: int) -> None:
-    """Delete these machines, unless they have told something since then."""
-    table = spend_machines
-    await tx.conn.execute(
-        delete(table).where(table.c.machine.in_(sorted(machines)), table.c.reported_at_ms < before_ms)
+def _machine(row: Any) -> ProxyMachine:
+    return ProxyMachine(
+        name=row.machine,
+        incarnations=frozenset(orjson.loads(row.incarnations)),
+        rebuilt=orjson.loads(row.rebuilt),
+        reported_at_ms=row.reported_at_ms,
     )

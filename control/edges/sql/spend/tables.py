@@ -17,6 +17,14 @@ spend_machines = Table(  # machines of the proxy, by name
     Column("machine", Id, primary_key=True),
     Column("incarnations", Text, nullable=False),  # a JSON list: those of its workers that may still give events
     Column("reported_at_ms", BigInteger, nullable=False),
+    Column("rebuilt", Text, nullable=False, server_default="{}"),  # a JSON object: root of a tree that waits, its state
+)
+
+spend_rebuilds = Table(  # trees with a HARD limit, or that had one until just now
+    "spend_rebuilds",
+    metadata,
+    Column("root_id", Id, primary_key=True),
+    Column("state", Text, nullable=False),  # see control/records/spend.py
 )
 
 older_spend_proxies = Table(  # which ask for policy and know less of spend limits than this version

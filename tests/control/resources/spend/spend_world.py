@@ -41,6 +41,7 @@ class SpendWorld:
         self.calls: list[BillingEvent] = []
         self.prices: list[Price] = []
         self.now_ms = 0
+        self.overruns: list[str] = []
         self._seed = 0
 
     @classmethod
@@ -95,7 +96,7 @@ class SpendWorld:
     def job(self, **more: Any) -> SpendCounting:
         reader = EventReader(self.store, 0.0, self.clock)
         store, hashes = more.get("store", self.store), more.get("hashes", self.hashes)
-        return SpendCounting(store, reader, hashes, more.get("note", lambda _places: None))
+        return SpendCounting(store, reader, hashes, more.get("note", lambda _places: None), self.overruns.append)
 
     async def pass_time(self, by_ms: int) -> int:
         """Let events through this time from now on be final; returns the time that was, and is, final."""

@@ -6,13 +6,14 @@ See docs/reference/money.md#how-spend-is-counted.
 from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 from ulid import ULID
 
-from control.edges.sql.spend.machines import named_incarnations, put_machine
+from control.edges.sql.spend.machines import put_machine
 from control.edges.sql.spend.tables import spend_machines
 from control.edges.sql.store import WriteTx, now_ms
-from control.resources.spend import counting, machines
+from control.resources.spend import counting
+from control.resources.spend.machines import release_machine
 from control.resources.spend.sweep import DEAD_AFTER_MS, MARKER_LASTS_MS, sweep_tree
 from policy.limits.kinds import Unit
 from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, pack_spent, spent_field, unpack_amount
@@ -47,7 +48,7 @@ def reserved(world: SpendWorld) -> int:
 
 async def tell(world: SpendWorld, machine: str, *incarnations: str) -> None:
     async def work(tx: WriteTx) -> None:
-        await put_machine(tx, machine, incarnations)
+        await put_machine(tx, machine, frozenset(incarnations))
 
     await world.store.transact(work)
 
@@ -130,23 +131,26 @@ async def test_figures_of_past_windows_are_deleted(built: SpendWorld) -> None:
     assert [name.encode() in names_left for name in names] == [True, False, True, False]
 
 
-async def test_the_job_sweeps_all_trees_and_forgets_machines_that_are_silent_for_a_day(
-    built: SpendWorld, monkeypatch: pytest.MonkeyPatch
+async def test_the_job_sweeps_all_trees_and_keeps_what_silent_machines_reserved(
+    built: SpendWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await tell(built, "gone", DEAD)
+    silent = "c" * 16
+    await tell(built, "gone", silent)
     await tell(built, "here", LIVE)
-    old_ms = now_ms() - machines.MACHINE_SILENT_MS - 1
+    old_ms = now_ms() - 86_400_000
     async with built.store.write() as tx:
         await tx.conn.execute(
             update(spend_machines).where(spend_machines.c.machine == "gone").values(reported_at_ms=old_ms)
         )
     reserve(built, key_of_age(2 * DEAD_AFTER_MS), DEAD)
-    live = reserve(built, key_of_age(2 * DEAD_AFTER_MS), LIVE)
+    stay = {reserve(built, key_of_age(2 * DEAD_AFTER_MS), one) for one in (LIVE, silent)}
     monkeypatch.setattr(counting, "MACHINES_KNOWN_S", 0.0)
     job = built.job()
     await job.begin_sweep()
     await job.sweep_some(10)
-    assert reservations(built) == {live}
-    async with built.store.read() as conn:
-        assert await named_incarnations(conn) == {LIVE}
-        assert list((await conn.execute(select(spend_machines.c.machine))).scalars()) == ["here"]
+    assert reservations(built) == stay
+    assert "told nothing for 10 minutes: gone." in caplog.text
+    await release_machine(built.store, "gone")
+    await job.begin_sweep()
+    await job.sweep_some(10)
+    assert len(reservations(built)) == 1

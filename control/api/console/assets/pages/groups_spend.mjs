@@ -11,9 +11,11 @@ import { table } from "../table.mjs";
 import { groupLink } from "./groups_data.mjs";
 
 const REFRESH_S = 3;
-const FORM = /^([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([A-Za-z]{3})$/;
+const FORM = /^([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([A-Za-z]{3})(?:\s+(SOFT|HARD))?$/i;
 const of = (limits, unit) => limits.find((limit) => limit.unit === unit) ?? null;
-const shown = (limit) => (limit ? `${limit.amount} ${limit.currency}` : "none");
+const amount = (limit) => `${limit.amount} ${limit.currency}`;
+const shown = (limit) => (limit ? `${amount(limit)}${limit.enforcement === "SOFT" ? "" : ` ${limit.enforcement}`}` : "none");
+const REFUSES = { SOFT: "once the amount is reached", HARD: "what could exceed it" };
 const spendOf = (unit) => `spend a ${unit.toLowerCase()}`;
 
 /** The element with the bars, or null: no spend limit binds the group. `ancestors`: the groups above. */
@@ -23,9 +25,10 @@ export function drawSpend(group, ancestors) {
   const who = (id) => (id === group.id ? "this group" : byId.has(id) ? groupLink(byId.get(id)) : h("code", {}, id));
   const columns = [
     { head: "Limit", cell: (item) => spendOf(item.unit) },
-    { head: "Spent", cell: (item) => usageBar(spendOf(item.unit), Number(item.spent), Number(item.amount), `${item.spent} of ${shown(item)}`) },
+    { head: "Spent", cell: (item) => usageBar(spendOf(item.unit), Number(item.spent), Number(item.amount), `${item.spent} of ${amount(item)}`) },
     { head: "Calls in flight", number: true, cell: (item) => item.reserved },
     { head: "Remaining", number: true, cell: (item) => item.remaining },
+    { head: "Refuses", cell: (item) => REFUSES[item.enforcement] ?? item.enforcement },
     { head: "Set by", cell: (item) => who(item.source_group) },
     { head: "Empty from", cell: (item) => time(item.reset_at) },
   ];
@@ -42,24 +45,24 @@ export const ownSpend = ({ spend_limits: limits }) => limits.map((limit) => `${s
 export function spendEditor(limits) {
   const controls = USAGE_UNITS.map((unit) => {
     const present = of(limits, unit);
-    return { unit, present, control: h("input", { name: "spend_limits", autocomplete: "off", placeholder: "100.00 EUR", value: present ? shown(present) : "" }) };
+    return { unit, control: h("input", { name: "spend_limits", autocomplete: "off", placeholder: "100.00 EUR", value: present ? shown(present) : "" }) };
   });
-  const fields = controls.map(({ unit, control }) => field(`Spend limit a ${unit.toLowerCase()} (optional)`, control, "What calls of all slugs may cost: an amount and a currency, which is the same in the whole tree."));
+  const fields = controls.map(({ unit, control }) => field(`Spend limit a ${unit.toLowerCase()} (optional)`, control, "What calls of all slugs may cost: an amount and a currency, which is the same in the whole tree. With HARD behind it, a call that could exceed the amount is refused."));
 
   function value() {
     const typed = controls.filter(({ control }) => control.value.trim() !== "");
-    const forms = typed.map(({ unit, present, control }) => ({ unit, enforcement: present?.enforcement ?? "SOFT", control, form: FORM.exec(control.value.trim()) }));
+    const forms = typed.map(({ unit, control }) => ({ unit, control, form: FORM.exec(control.value.trim()) }));
     const wrong = forms.filter(({ form }) => form === null);
     for (const { control } of wrong) control.setAttribute("aria-invalid", "true");
-    return wrong.length ? null : forms.map(({ unit, enforcement, form }) => ({ unit, amount: canonical(form[1]), currency: form[2].toUpperCase(), enforcement }));
+    return wrong.length ? null : forms.map(({ unit, form }) => ({ unit, amount: canonical(form[1]), currency: form[2].toUpperCase(), enforcement: (form[3] ?? "SOFT").toUpperCase() }));
   }
 
   return { element: h("div", {}, fields), value };
 }
 
 /** As the API writes amounts: at least two digits after the point, none that says nothing. */
-function canonical(amount) {
-  const [whole, fraction = ""] = amount.split(".");
+function canonical(typed) {
+  const [whole, fraction = ""] = typed.split(".");
   return `${whole.replace(/^0+(?=[0-9])/, "")}.${fraction.replace(/0+$/, "").padEnd(2, "0")}`;
 }
 

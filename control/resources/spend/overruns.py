@@ -1,0 +1,158 @@
+"""HARD spend limits above whose amount more is spent, and the reason: what changed since the last look at the tree.
+
+Calls that cost more than was reserved for them are told by the proxy (reason `provider`), and not here.
+
+See docs/reference/money.md#hard-limits.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from decimal import Decimal
+from enum import StrEnum
+from typing import NamedTuple
+
+from control.edges.sql.group_rows import paths_of, spend_limits_of_tree
+from control.edges.sql.store import Connection, Store
+from control.errors import SpendNotCountedError
+from control.records.spend import SpendTree
+from control.resources.spend.tree_hashes import TreeHashes
+from policy.limits.kinds import Unit
+from policy.prices import amount_text
+from policy.spend.effective import SpendBound, spend_plan
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from policy.spend.spend_hash import SPENT_PREFIX, window_name
+
+log = logging.getLogger(__name__)
+
+BOUNDS_AT_ONCE = 500
+
+
+class OverrunReason(StrEnum):
+    """The reason for which more is spent than a HARD limit allows."""
+
+    AMOUNT = "amount"
+    RESTORE = "restore"
+    PRICE = "price"
+    REDIS = "redis"
+
+    __hash__ = str.__hash__
+
+
+_REASONS = {
+    OverrunReason.AMOUNT: "its amount was lowered, or it is new",
+    OverrunReason.RESTORE: "the database was set back, and events came back",
+    OverrunReason.PRICE: "a price was changed for time that has begun",
+    OverrunReason.REDIS: "Redis started anew or failed over, and may have lost what it had acknowledged",
+}
+_Limits = Mapping[tuple[str, Unit], Decimal]
+"""The amounts of a tree's HARD limits, by the group that sets each and its unit."""
+
+
+class _Look(NamedTuple):
+    """A look at a tree: its limits, those above which more is spent, and what may change that."""
+
+    limits: _Limits
+    above: frozenset[tuple[str, str]]
+    """Groups whose spend is above their amount, each with the name of the window."""
+    restores: int
+    prices: str
+    epoch: str
+
+
+class Overruns:
+    """Looks at trees from time to time. `count` is called with the reason of each overrun, once per window."""
+
+    def __init__(self, store: Store, hashes: TreeHashes, count: Callable[[str], None]) -> None:
+        self._store = store
+        self._hashes = hashes
+        self._count = count
+        self._looks: dict[str, _Look] = {}
+        self._restores = 0
+
+    def note_restore(self) -> None:
+        """Note that the database was set back."""
+        self._restores += 1
+
+    async def look(self, tree: SpendTree) -> None:
+        """Tell what is spent above a HARD limit of the tree now, and was not at the last look."""
+        reserves = await self._hashes.reserves(tree)
+        groups = {field[len(SPENT_PREFIX) :].rpartition(":")[0] for field in reserves.spent_fields}
+        async with self._store.read() as conn:
+            limits = await spend_limits_of_tree(conn, tree.root_id)
+            bounds = await _hard_bounds(conn, tree, groups, limits)
+        try:
+            above = await self._above(tree, bounds)
+        except SpendNotCountedError:  # it is being built
+            return
+        look = _Look(
+            limits=_amounts(limits),
+            above=frozenset(above),
+            restores=self._restores,
+            prices=tree.prices,
+            epoch=(await self._hashes.epochs([tree]))[tree.root_id].partition(" ")[0],
+        )
+        before = self._looks.get(tree.root_id)
+        self._looks[tree.root_id] = look
+        if before is None:  # this process has just begun to look
+            return
+        for place in look.above - before.above:
+            reason = _reason(before, look, above[place][0])
+            if reason is not None:
+                self._tell(reason, *above[place])
+
+    async def _above(
+        self, tree: SpendTree, bounds: Sequence[SpendBound]
+    ) -> dict[tuple[str, str], tuple[SpendBound, Decimal]]:
+        """The limits above which more is spent, and how much is: by the group that spent it and the window's name."""
+        above: dict[tuple[str, str], tuple[SpendBound, Decimal]] = {}
+        for start in range(0, len(bounds), BOUNDS_AT_ONCE):
+            some = bounds[start : start + BOUNDS_AT_ONCE]
+            reading = await self._hashes.spend_of(some, tree.key)
+            for bound, use in zip(some, reading.uses, strict=True):
+                if use.spent > bound.limit.amount:
+                    window = window_name(bound.limit.unit, reading.at_ms)
+                    above[bound.counting_group, window] = (bound, use.spent)
+        return above
+
+    def _tell(self, reason: OverrunReason, bound: SpendBound, spent: Decimal) -> None:
+        self._count(reason.value)
+        limit = bound.limit
+        log.warning(
+            "Group %s has spent %s of the %s %s a %s that a HARD spend limit of group %s allows: %s. Calls that it"
+            " binds are refused until the window ends. Raise the amount to admit calls again.",
+            *(bound.counting_group, amount_text(spent), amount_text(limit.amount), limit.currency, limit.unit),
+            *(bound.source_group, _REASONS[reason]),
+        )
+
+
+def _reason(before: _Look, now: _Look, bound: SpendBound) -> OverrunReason | None:
+    """The reason for which more is spent than the limit allows; None: the proxy tells it."""
+    amount = before.limits.get((bound.source_group, bound.limit.unit))
+    if amount is None or bound.limit.amount < amount:
+        return OverrunReason.AMOUNT
+    if before.restores != now.restores:
+        return OverrunReason.RESTORE
+    if before.prices != now.prices:
+        return OverrunReason.PRICE
+    return OverrunReason.REDIS if before.epoch != now.epoch else None
+
+
+def _amounts(limits: Mapping[str, Sequence[SpendLimit]]) -> _Limits:
+    return {(id, limit.unit): limit.amount for id, own in limits.items() for limit in own if _is_hard(limit)}
+
+
+def _is_hard(limit: SpendLimit) -> bool:
+    return limit.enforcement is SpendEnforcement.HARD
+
+
+async def _hard_bounds(
+    conn: Connection, tree: SpendTree, groups: Collection[str], limits: Mapping[str, Sequence[SpendLimit]]
+) -> list[SpendBound]:
+    """The HARD limits that bound what each of these groups itself has spent, with all below it if CASCADING."""
+    bounds: list[SpendBound] = []
+    for id, path in (await paths_of(conn, groups)).items():
+        ids = path.split("/")[-2::-1]
+        plan = spend_plan(ids, tree.enforcement, [limits.get(one, ()) for one in ids])
+        own = () if plan is None else plan.bounds
+        bounds += [bound for bound in own if _is_hard(bound.limit) and bound.counting_group == id]
+    return bounds
