@@ -46,7 +46,7 @@ class ResultReceiver:
         return self.directory / "demo-ca.pem"
 
     def verified(self, secret: str, number: int = -1) -> Any:
-        """A message, by default the last one, parsed. Raises `WebhookVerificationError` unless this secret signed it."""
+        """A message, by default the last one, parsed. Raises `WebhookVerificationError` unless the secret signed it."""
         headers, body = self.messages[number]
         return Webhook(secret).verify(body, headers)
 

@@ -47,8 +47,8 @@ async def spend_limited(scene: Scene) -> list[str]:
     used = alert["data"]["used"]
     expect(Decimal(used) == answered * COST, f"the alert was {alert}")
     return [
-        f"{answered} calls cost {used} EUR; upstream may answer {MOST_OUTPUT} tokens at most, so the next could cost too much",
-        f"{refusal.status} {refusal.body['error']}; Retry-After {refusal.retry_after}: the day's end",
+        f"{answered} calls cost {used} EUR; upstream may give {MOST_OUTPUT} tokens at most: the next could cost too much",
+        f"{refusal.status} {refusal.body['error']}",
         f"the webhook received {alert['type']}: {used} of {AMOUNT} EUR are spent, above {PERCENT} %",
     ]
 

@@ -68,7 +68,7 @@ class LimitFigures:
 
     @property
     def leaves_room(self) -> bool:
-        """Return whether a refusal can only be one for the calls in flight, which end. Proxies report no such of HARD."""
+        """Return whether only calls in flight can have refused one. Proxies report no such refusal of a HARD limit."""
         return self.use < self.threshold and not self.is_hard
 
 

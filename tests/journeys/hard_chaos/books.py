@@ -91,9 +91,7 @@ class HardBooks:
         keys = {
             day: await self.group(day, ("HARD", "DAY", "1.5")),
             month: await self.group(month, ("HARD", "MONTH", "3")),
-            root: await self.group(
-                root, ("HARD", "DAY", "5"), ("HARD", "MONTH", "90"), limit_enforcement="CASCADING"
-            ),
+            root: await self.group(root, ("HARD", "DAY", "5"), ("HARD", "MONTH", "90"), limit_enforcement="CASCADING"),
             mixed: await self.group(mixed, ("HARD", "DAY", "2"), ("SOFT", "MONTH", "1000")),
         }
         root_id = self.groups[root]
@@ -181,7 +179,7 @@ def window_costs(events: Sequence[Any]) -> WindowCosts:
 def faults_of_limits(limits: Sequence[HardLimit], costs: WindowCosts) -> list[str]:
     """The limits above which calls were billed: by how much."""
     return [
-        f"{limit.entities} were billed {costs.highest(limit)} {CURRENCY} in a {limit.unit}, above the HARD {limit.amount}"
+        f"{limit.entities} were billed {costs.highest(limit)} {CURRENCY} in a {limit.unit}, above {limit.amount}"
         for limit in limits
         if costs.highest(limit) > limit.amount
     ]
@@ -191,4 +189,6 @@ def faults_of_events(events: Sequence[Any], answered: Sequence[str]) -> list[str
     """Complete answers without an event, and calls with two."""
     counts = Counter(event["requestId"] for event in events)
     faults = [f"{request_id} has {count} events" for request_id, count in counts.items() if count > 1]
-    return faults + [f"{request_id} was answered whole and has no event" for request_id in answered if not counts[request_id]]
+    return faults + [
+        f"{request_id} was answered whole and has no event" for request_id in answered if not counts[request_id]
+    ]

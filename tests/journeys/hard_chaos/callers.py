@@ -1,4 +1,4 @@
-"""Odd callers: random caps, prompts, dialects, streams and departures. They record how each call ended, and retry none."""
+"""Odd callers: random caps, prompts, dialects, streams and departures. They record how each call ended, retry none."""
 
 import asyncio
 import json
@@ -15,7 +15,11 @@ from tests.journeys.hard_chaos.orders import ENDINGS, TIERS, Order
 from tests.journeys.hard_chaos.vendor import CHAT, MESSAGES, RESPONSES
 
 PATHS = (CHAT, MESSAGES, RESPONSES)
-CAP_MEMBERS = {CHAT: ("max_tokens", "max_completion_tokens"), MESSAGES: ("max_tokens",), RESPONSES: ("max_output_tokens",)}
+CAP_MEMBERS = {
+    CHAT: ("max_tokens", "max_completion_tokens"),
+    MESSAGES: ("max_tokens",),
+    RESPONSES: ("max_output_tokens",),
+}
 CAP_HEADER = "x-tollgate-output-cap"
 TIMEOUT_S = 60.0
 LONG_BYTES = 150_000
@@ -140,7 +144,7 @@ class OddCallers:
     async def call(
         self, group: str, path: str, body: bytes, *, departs: bool = False, front: str | None = None
     ) -> CallEnd:
-        """Make one call and record its end. `departs`: the caller leaves early. `front`: a proxy's URL; by default any."""
+        """Make one call and record its end. `departs`: the caller leaves early. `front`: a proxy's URL, by default any."""
         self._count += 1
         request_id = f"hard-{self._count:07d}"
         headers = {"Authorization": f"Bearer {self.keys[group]}", "X-Request-Id": request_id}
@@ -169,7 +173,9 @@ class OddCallers:
     def _note_fault(self, end: CallEnd) -> None:
         if end.cap is not None and end.cap < 1:
             self.faults.append(f"{end.request_id} was told a cap of {end.cap}")
-        if end.code in ("INTERNAL_GATEWAY_ERROR", "UNPRICED") or (end.status == 429 and end.code != "SPEND_LIMIT_EXCEEDED"):
+        if end.code in ("INTERNAL_GATEWAY_ERROR", "UNPRICED") or (
+            end.status == 429 and end.code != "SPEND_LIMIT_EXCEEDED"
+        ):
             self.faults.append(f"{end.request_id} was answered {end.status} {end.code}")
 
 

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, fields
 
 ENDINGS = ("told", "untold", "breaks", "resets", "fails", "hangs")
-"""The ends of an answer. A test may order more: `waits` is `told` once the upstream's gate is open, `exceeds` reports more
-than the cap.
+"""The ends of an answer. A test may order more: `waits` is `told` once the upstream's gate is open, `exceeds` reports
+more than the cap.
 
 - told: the answer is whole, and its usage is reported.
 - untold: it is whole, and no usage is reported.

@@ -1,6 +1,6 @@
 """The odd vendor: a model server of three dialects that answers as the caller orders and obeys every output cap.
 
-It reports cache writes, tiers and long inputs, less than the cap or exactly it. Some answers break off or report nothing.
+It reports cache writes, tiers and long inputs, less than the cap or exactly it. Some answers break off or tell nothing.
 """
 
 import asyncio

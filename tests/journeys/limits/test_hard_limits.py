@@ -261,7 +261,9 @@ async def test_output_beyond_the_cap_is_billed_as_reported_and_counted_as_an_ove
             return 'tollgate_spend_overrun_total{reason="provider"} 1' in await answer.text()
 
     await stage.until(is_counted, "the overrun is counted")
-    assert scene.slug(CHAT) in stage.product.log.read_text().rpartition("reserved")[0][-2_000:], "the log names the slug"
+    assert scene.slug(CHAT) in stage.product.log.read_text().rpartition("reserved")[0][-2_000:], (
+        "the log names the slug"
+    )
 
 
 # --- what dies -------------------------------------------------------------------------------------------------------
