@@ -144,7 +144,7 @@ class OddCallers:
     async def call(
         self, group: str, path: str, body: bytes, *, departs: bool = False, front: str | None = None
     ) -> CallEnd:
-        """Make one call and record its end. `departs`: the caller leaves early. `front`: a proxy's URL, by default any."""
+        """Make one call and record its end. `departs`: the caller leaves early. `front`: a proxy's URL; or any."""
         self._count += 1
         request_id = f"hard-{self._count:07d}"
         headers = {"Authorization": f"Bearer {self.keys[group]}", "X-Request-Id": request_id}

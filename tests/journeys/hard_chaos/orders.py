@@ -5,6 +5,7 @@ The order is text in the prompt, so it passes every dialect. Its length does not
 
 import re
 from dataclasses import dataclass, fields
+from typing import Any
 
 ENDINGS = ("told", "untold", "breaks", "resets", "fails", "hangs")
 """The ends of an answer. A test may order more: `waits` is `told` once the upstream's gate is open, `exceeds` reports
@@ -49,9 +50,6 @@ class Order:
         match = _ORDER.search(body)
         if match is None:
             raise ValueError("a request without an order")
-        values = dict(word.split("=", 1) for word in match[1].split())
-        return cls(**{one.name: _value(one.type, values[one.name]) for one in fields(cls)})
-
-
-def _value(kind: object, text: str) -> object:
-    return int(text) if kind in (int, "int") else text
+        texts = dict(word.split("=", 1) for word in match[1].split())
+        values: dict[str, Any] = {name: int(text) if text.isdigit() else text for name, text in texts.items()}
+        return cls(**values)

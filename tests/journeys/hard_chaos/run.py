@@ -227,10 +227,12 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
         ends_at = time.monotonic() + plan.seconds
         number = 0
         rig.callers.start(CALLERS)
-        while number == 0 or time.monotonic() < ends_at:
-            await _round(rig, faults, number)
-            number += 1
-        await rig.callers.stop()
+        try:
+            while number == 0 or time.monotonic() < ends_at:
+                await _round(rig, faults, number)
+                number += 1
+        finally:
+            await rig.callers.stop()
         say(f"callers have left: {dict(rig.callers.outcomes())}")
         await rig.admitted_again("the last fault")
         return await _verdict(rig)
@@ -239,10 +241,12 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
 async def _round(rig: HardRig, faults: HardFaults, number: int) -> None:
     """New trees, then faults. Most wait until calls are admitted again after the one before."""
 
-    async def trees() -> dict[str, str]:
-        return await rig.books.add_trees(number)
+    async def is_control_back() -> bool:
+        status, _ = await rig.books.operator.ask("GET", "/v1/gateway/groups", limit=1)
+        return status == 200
 
-    rig.callers.keys.update(await trees())
+    await rig.until(is_control_back, "control is back", ADMITTED_S)
+    rig.callers.keys.update(await rig.books.add_trees(number))
     await rig.admitted_again("new trees")
     kinds = [*FAULTS, *rig.rng.choices(FAULTS, k=A_ROUND)][: max(A_ROUND, len(FAULTS))]
     rig.rng.shuffle(kinds)

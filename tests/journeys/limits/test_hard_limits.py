@@ -144,7 +144,7 @@ async def scene_of(stage: Stage, amount: str, **price: Any) -> HardScene:
 
 async def _openai_chat(scene: HardScene, client: openai.AsyncOpenAI, text: str, *, stream: bool) -> tuple[str, Any]:
     request: Any = {"model": scene.slug(CHAT), "messages": [{"role": "user", "content": text}], "max_tokens": 4_000}
-    raw = await client.chat.completions.with_raw_response.create(**request, stream=stream)
+    raw: Any = await client.chat.completions.with_raw_response.create(**request, stream=stream)
     if not stream:
         return raw.parse().choices[0].finish_reason, raw.headers
     reasons = [chunk.choices[0].finish_reason async for chunk in raw.parse() if chunk.choices]
@@ -155,7 +155,7 @@ async def _openai_responses(
     scene: HardScene, client: openai.AsyncOpenAI, text: str, *, stream: bool
 ) -> tuple[str, Any]:
     request: Any = {"model": scene.slug(RESPONSES), "input": text, "max_output_tokens": 4_000}
-    raw = await client.responses.with_raw_response.create(**request, stream=stream)
+    raw: Any = await client.responses.with_raw_response.create(**request, stream=stream)
     if not stream:
         return raw.parse().status, raw.headers
     last = [event async for event in raw.parse()][-1]
@@ -167,7 +167,7 @@ async def _anthropic(scene: HardScene, text: str, *, stream: bool) -> tuple[str,
         base_url=scene.stage.product.proxy, api_key=scene.key, max_retries=0, timeout=30
     ) as client:
         request: Any = {"model": scene.slug(MESSAGES), "messages": [{"role": "user", "content": text}]}
-        raw = await client.messages.with_raw_response.create(**request, max_tokens=4_000, stream=stream)
+        raw: Any = await client.messages.with_raw_response.create(**request, max_tokens=4_000, stream=stream)
         if not stream:
             return str((await raw.parse()).stop_reason), raw.headers
         events = await raw.parse()
