@@ -25,7 +25,7 @@ PRICE = {
 DEAREST_INPUT = Decimal("0.000009")
 DEAREST_OUTPUT = Decimal("0.0000225")
 PER_CALL = Decimal("0.0001")
-"""What a token of a short call costs at most, an hour's cache write of the tier `priority`; and what a call costs."""
+"""The most that a token of a short call costs, as an hour's cache write of the tier `priority`; and a call's own price."""
 TOMORROW = PRICE | {"input_per_million": "4", "output_per_million": "20"}
 
 
@@ -85,8 +85,8 @@ class HardBooks:
 
     async def add_trees(self, number: int) -> dict[str, str]:
         """Create five trees of groups with HARD limits. Return the keys by entity."""
-        day, month, root, left, right, mixed, top, low = (
-            f"{name}-{number}" for name in ("day", "month", "root", "left", "right", "mixed", "top", "low")
+        day, month, root, west, east, mixed, top, low = (
+            f"{name}-{number}" for name in ("day", "month", "root", "west", "east", "mixed", "top", "low")
         )
         keys = {
             day: await self.group(day, ("HARD", "DAY", "1.5")),
@@ -95,15 +95,15 @@ class HardBooks:
             mixed: await self.group(mixed, ("HARD", "DAY", "2"), ("SOFT", "MONTH", "1000")),
         }
         root_id = self.groups[root]
-        keys[left] = await self.group(left, ("HARD", "DAY", "1.75"), parent_group_id=root_id)
-        keys[right] = await self.group(right, parent_group_id=root_id)
+        keys[west] = await self.group(west, ("HARD", "DAY", "1.75"), parent_group_id=root_id)
+        keys[east] = await self.group(east, parent_group_id=root_id)
         await self.group(top, ("HARD", "DAY", "1"), limit_enforcement="INDEPENDENT")
         keys[low] = await self.group(low, parent_group_id=self.groups[top])
         self._bound(day, (day,), "DAY", "1.5", payer=day)
         self._bound(month, (month,), "MONTH", "3", payer=month)
-        self._bound(left, (left,), "DAY", "1.75", payer=None)  # the root may be used up first
-        self._bound(root, (root, left, right), "DAY", "5", payer=right)
-        self._bound(root, (root, left, right), "MONTH", "90", payer=None)
+        self._bound(west, (west,), "DAY", "1.75", payer=None)  # the root may be used up first
+        self._bound(root, (root, west, east), "DAY", "5", payer=east)
+        self._bound(root, (root, west, east), "MONTH", "90", payer=None)
         self._bound(mixed, (mixed,), "DAY", "2", payer=mixed)
         self._bound(low, (low,), "DAY", "1", payer=low)
         return keys

@@ -42,7 +42,7 @@ class CallShape(NamedTuple):
 
 
 class CallEnd(NamedTuple):
-    """How a call ended for its caller. `status`: 0 without an answer. `is_whole`: the whole answer arrived."""
+    """The end of a call for its caller. `status`: 0 without an answer. `is_whole`: the whole answer arrived."""
 
     request_id: str
     group: str
@@ -52,7 +52,7 @@ class CallEnd(NamedTuple):
     cap: int | None
     """The lowered cap that the answer told."""
     ended_s: float
-    """By the monotonic clock."""
+    """The time of the monotonic clock."""
 
 
 @dataclass
@@ -111,12 +111,12 @@ class OddCallers:
         size = len(self.body(shape, Order()))
         input = rng.choice((size, rng.randint(1, size), rng.randint(1, max(1, size // 4))))
         cached = rng.randint(0, input) if rng.random() < 0.5 else 0
-        written = rng.choice((0, input - cached, rng.randint(0, input - cached)))
+        cache_writes = rng.choice((0, input - cached, rng.randint(0, input - cached)))
         return Order(
             input=input,
             cached=cached,
-            written=written,
-            written_1h=rng.choice((0, written, written // 2)),
+            cache_writes=cache_writes,
+            cache_writes_1h=rng.choice((0, cache_writes, cache_writes // 2)),
             output=rng.choice((1, 20, rng.randint(1, 400), rng.randint(1, 4_000), 9_999_999)),
             tier=rng.choice(TIERS),
             pieces=rng.randint(1, 6),

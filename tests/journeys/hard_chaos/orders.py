@@ -1,4 +1,4 @@
-"""What a caller orders of the odd vendor: what it reports for the call, and how its answer ends.
+"""Orders of a caller to the odd vendor: the usage that it reports, and how its answer ends.
 
 The order is text in the prompt, so it passes every dialect. Its length does not depend on its figures.
 """
@@ -28,9 +28,9 @@ class Order:
 
     input: int = 0
     cached: int = 0
-    written: int = 0
-    written_1h: int = 0
-    """Among `written`."""
+    cache_writes: int = 0
+    cache_writes_1h: int = 0
+    """Among `cache_writes`."""
     output: int = 0
     tier: str = "none"
     pieces: int = 1

@@ -292,8 +292,8 @@ async def _verdict(rig: HardRig) -> list[str]:
         faults.append(f"{costs.unpriced} events have no cost")
     faults += [f"an overrun was counted: {line}" for line in await rig.overruns()]
     faults += await _reconciled(rig)
-    left = max((limit.amount - costs.highest(limit) for limit in payers), default=Decimal(0))
-    rig.say(f"most that is left of a limit: {left} (a call needs {least})")
+    rest = max((limit.amount - costs.highest(limit) for limit in payers), default=Decimal(0))
+    rig.say(f"most that is left of a limit: {rest} (a call needs {least})")
     rig.say(f"faults: {dict(rig.counts)}; endings: {dict(rig.vendor.endings)}; {rig.vendor.calls} calls of the vendor")
     rig.say(f"outcomes: {dict(rig.callers.outcomes())}; longest time without admission {rig.longest_refusal_s:.1f} s")
     caps = sum(end.cap is not None for end in rig.callers.ends)
@@ -322,7 +322,7 @@ def _draining_call(rig: HardRig) -> tuple[bytes, Order]:
     """A call that is billed all that it can cost: its bytes as an hour's cache writes of the dearest tier."""
     shape = CallShape(CHAT, "acme/chat", 0, DRAIN_CAP, 1, stream=False)
     size = len(rig.callers.body(shape, Order(tier="priority", ending="told")))
-    order = Order(input=size, written=size, written_1h=size, tier="priority", output=9_999_999, ending="told")
+    order = Order(input=size, cache_writes=size, cache_writes_1h=size, tier="priority", output=9_999_999, ending="told")
     return rig.callers.body(shape, order), order
 
 

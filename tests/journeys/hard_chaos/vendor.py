@@ -168,9 +168,9 @@ class Answer:
 
     def _chat_usage(self) -> Json:
         order = self.order
-        details = {"cached_tokens": order.cached, "cache_write_tokens": order.written}
-        if order.written_1h:
-            details |= {"cache_creation_token_details": {"ephemeral_1h_input_tokens": order.written_1h}}  # type: ignore[dict-item]
+        details = {"cached_tokens": order.cached, "cache_write_tokens": order.cache_writes}
+        if order.cache_writes_1h:
+            details |= {"cache_creation_token_details": {"ephemeral_1h_input_tokens": order.cache_writes_1h}}  # type: ignore[dict-item]
         total = order.input + self.output
         usage = {"prompt_tokens": order.input, "completion_tokens": self.output, "total_tokens": total}
         return usage | {"prompt_tokens_details": details}
@@ -178,13 +178,13 @@ class Answer:
     def _messages_usage(self) -> Json:
         order = self.order
         by_duration = {
-            "ephemeral_5m_input_tokens": order.written - order.written_1h,
-            "ephemeral_1h_input_tokens": order.written_1h,
+            "ephemeral_5m_input_tokens": order.cache_writes - order.cache_writes_1h,
+            "ephemeral_1h_input_tokens": order.cache_writes_1h,
         }
         usage = {
-            "input_tokens": order.input - order.cached - order.written,
+            "input_tokens": order.input - order.cached - order.cache_writes,
             "cache_read_input_tokens": order.cached,
-            "cache_creation_input_tokens": order.written,
+            "cache_creation_input_tokens": order.cache_writes,
             "cache_creation": by_duration,
             "output_tokens": self.output,
         }
@@ -196,8 +196,8 @@ class Answer:
         if self.is_cut:
             response["incomplete_details"] = {"reason": "max_output_tokens"}
         if self.tells_usage:
-            details: Json = {"cached_tokens": order.cached, "cache_write_tokens": order.written}
-            details |= {"cache_creation_token_details": {"ephemeral_1h_input_tokens": order.written_1h}}
+            details: Json = {"cached_tokens": order.cached, "cache_write_tokens": order.cache_writes}
+            details |= {"cache_creation_token_details": {"ephemeral_1h_input_tokens": order.cache_writes_1h}}
             usage: Json = {"input_tokens": order.input, "output_tokens": self.output}
             response["usage"] = usage | {
                 "total_tokens": order.input + self.output,

@@ -115,7 +115,7 @@ class HardScene:
         return sum((Decimal(event["cost"]["amount"]) for event in page["items"]), Decimal(0))
 
     async def settled(self) -> Decimal:
-        """What is billed, once it is what is spent, and nothing is reserved."""
+        """The amount that is billed, once it is what is spent, and nothing is reserved."""
         amount = Decimal(-1)
 
         async def look() -> bool:
@@ -350,7 +350,7 @@ async def test_open_call_keeps_its_reservation_when_redis_is_lost(killable_stage
 
 @pytest.mark.parametrize("victim", ["proxy.worker", "-m proxy --"])
 async def test_call_of_a_dead_process_stays_reserved_until_it_is_billed(killable_stage: Stage, victim: str) -> None:
-    """Its journal is all that knows of it when Redis is emptied meanwhile."""
+    """The journal is all that knows of it when Redis is emptied meanwhile."""
     stage = killable_stage
     scene = await scene_of(stage, "0.2")
     async with open_call(scene):

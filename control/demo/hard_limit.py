@@ -39,17 +39,17 @@ async def spend_limited(scene: Scene) -> list[str]:
         answered += 1
         expect(answered * COST < AMOUNT, f"{answered} calls were answered")
     expect(refusal.body["error_code"] == "SPEND_LIMIT_EXCEEDED", f"the refusal was {refusal}")
-    asked = scene.upstreams[1].requests[-1]["body"]
-    expect(asked.get("max_tokens") == MOST_OUTPUT, f"upstream was asked for {asked}")
+    request = scene.upstreams[1].requests[-1]["body"]
+    expect(request.get("max_tokens") == MOST_OUTPUT, f"upstream was asked for {request}")
     alert = await until(_alert(scene, webhook["secret"]), "the webhook was told of nothing")
     await operator.call("DELETE", f"/v1/gateway/webhooks/{webhook['id']}")
     scene.receiver.messages.clear()
-    used = alert["data"]["used"]
-    expect(Decimal(used) == answered * COST, f"the alert was {alert}")
+    amount = alert["data"]["used"]
+    expect(Decimal(amount) == answered * COST, f"the alert was {alert}")
     return [
-        f"{answered} calls cost {used} EUR; upstream may give {MOST_OUTPUT} tokens at most: the next could cost too much",
+        f"{answered} calls cost {amount} EUR; upstream may give {MOST_OUTPUT} tokens at most: the next could cost too much",
         f"{refusal.status} {refusal.body['error']}",
-        f"the webhook received {alert['type']}: {used} of {AMOUNT} EUR are spent, above {PERCENT} %",
+        f"the webhook received {alert['type']}: {amount} of {AMOUNT} EUR are spent, above {PERCENT} %",
     ]
 
 
