@@ -47,7 +47,7 @@ async def spend_limited(scene: Scene) -> list[str]:
     amount = alert["data"]["used"]
     expect(Decimal(amount) == answered * COST, f"the alert was {alert}")
     return [
-        f"{answered} calls cost {amount} EUR; upstream may give {MOST_OUTPUT} tokens at most: the next could cost too much",
+        f"{answered} calls cost {amount} EUR; upstream may give {MOST_OUTPUT} tokens: the next could cost too much",
         f"{refusal.status} {refusal.body['error']}",
         f"the webhook received {alert['type']}: {amount} of {AMOUNT} EUR are spent, above {PERCENT} %",
     ]

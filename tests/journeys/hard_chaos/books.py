@@ -25,7 +25,7 @@ PRICE = {
 DEAREST_INPUT = Decimal("0.000009")
 DEAREST_OUTPUT = Decimal("0.0000225")
 PER_CALL = Decimal("0.0001")
-"""The most that a token of a short call costs, as an hour's cache write of the tier `priority`; and a call's own price."""
+"""The most that a token of a short call costs, as an hour's cache write of the tier `priority`; the price per call."""
 TOMORROW = PRICE | {"input_per_million": "4", "output_per_million": "20"}
 
 
