@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from redis.exceptions import RedisError
 
 from tests.journeys.chaos_program import Plan, Say, main, paused, send
 from tests.journeys.hard_chaos.books import (
@@ -199,7 +200,7 @@ class HardFaults:
         await self._redis()
 
     async def _flush(self) -> None:
-        with contextlib.suppress(OSError):  # it may be dead
+        with contextlib.suppress(OSError, RedisError):  # it may be dead
             await flush(self.rig.product)
 
     async def _freeze(self) -> None:
