@@ -25,6 +25,8 @@ TIMEOUT_S = 60.0
 LONG_BYTES = 150_000
 LONG = 0.004
 """The share of calls that have the prices of long context."""
+SLOW_MS = 3_000
+"""The pause before each piece of a slow answer: such calls are open for longer than Redis needs to be rebuilt."""
 DEPARTS = 0.1
 """The share of callers who leave before the answer has ended."""
 REFUSALS = frozenset(("SPEND_LIMIT_EXCEEDED", "LIMITS_UNAVAILABLE", "CALL_EXCEEDS_LIMIT"))
@@ -120,7 +122,7 @@ class OddCallers:
             output=rng.choice((1, 20, rng.randint(1, 400), rng.randint(1, 4_000), 9_999_999)),
             tier=rng.choice(TIERS),
             pieces=rng.randint(1, 6),
-            pause_ms=rng.choice((0, 0, 20, 100, 300)),
+            pause_ms=rng.choices((0, 20, 100, 300, SLOW_MS), (40, 20, 20, 12, 8))[0],
             words=rng.choice((1, 5, 200)),
             ending=rng.choices(ENDINGS, (70, 10, 8, 5, 4, 3))[0],
         )
