@@ -30,8 +30,9 @@ _OF_OTHER_MEANING = frozenset(
             "tool_choice",
             "text",
         ),
-        *("function_call", "prediction", "audio", "output_config", "output_format", "context_management", "input"),
-        *("prompt", "documents", "instructions", "conversation", "container", "thread", "web_search_options", "nvext"),
+        *("text", "function_call", "prediction", "audio", "output_config", "output_format", "context_management"),
+        *("input", "prompt", "documents", "instructions", "conversation", "container", "thread", "nvext"),
+        *("web_search_options",),
     )
 )
 """Members that are objects, in which such names mean something else."""

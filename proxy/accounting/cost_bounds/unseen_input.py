@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 STATE_MEMBERS = frozenset(
     (
         *("previous_response_id", "conversation", "container", "thread", "cached_content", "cachedContent"),
-        *("extra_body", "google"),
+        *("extra_body", "google", "files", "file_ids", "attachments", "videos", "audios"),
     )
 )
 """Members that name input which is not in the body, and those that may hold such."""
