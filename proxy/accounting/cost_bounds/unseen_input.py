@@ -53,6 +53,7 @@ _RERANKS = ("/v1/rerank", "/v2/rerank")
 """Paths whose documents may have any members."""
 _STORED_ITEMS = frozenset(("web_search_call", "file_search_call", "code_interpreter_call"))
 """Items of Responses whose results the vendor keeps, and looks up by their ids."""
+_HOLDING = frozenset((dict, list))
 MOST_LOOKED_AT = 8192
 """A body with more parts counts as if it held something unseen."""
 _MEDIA_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", EDITS_PATH)
@@ -132,7 +133,11 @@ def _has_unknown_parts(body: Json, path: str) -> bool:
             if type(content) is not dict:
                 continue  # text
             content = [content]
+        if _HOLDING.isdisjoint(map(type, content)):
+            continue  # texts, or tokens: there may be a million
         for part in content:
+            if type(part) is list:
+                contents.append(part)
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
                 continue
             number -= 1

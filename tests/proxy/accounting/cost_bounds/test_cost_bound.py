@@ -257,6 +257,7 @@ NO_OUTPUT = "max_output_tokens"
         (call({"url": "https://x.test"}, "/v1/audio/translations"), price(max_output_tokens=1), NO_INPUT),
         (call({"prompt": "x", "image_url": "https://x"}, GENERATIONS), price(max_output_tokens=1), NO_INPUT),
         (call({"input": [{"image": "https://x"}]}, "/v1/embeddings"), price(), NO_INPUT),
+        (call({"input": ["a", ["b", {"image": "https://x"}]]}, "/v1/embeddings"), price(), NO_INPUT),
         (call(SAID | {"extra_body": {"max_tokens": 10**6}}), price(**SIZED), "extra_body.max_tokens"),
         (call(SAID | {"generationConfig": {"candidateCount": 9}}), price(), "generationConfig.candidateCount"),
         (call(SAID | {"extra_body": {"google": {"maxOutputTokens": 9}}}), price(**SIZED), "google.maxOutputTokens"),
