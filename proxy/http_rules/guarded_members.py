@@ -46,6 +46,7 @@ _COST_GOES_BY = """
     messages input prompt prompt_embeds system instructions documents query image images mask audio file tools functions
     thinking reasoning thinking_budget prediction partial_images mcp_servers plugins search_parameters
     web_search_options max_tool_calls extra_body chat_template num_return_sequences candidate_count betas
+    files attachments videos chat_template_kwargs
 """
 _OF_COST = frozenset(_COST_GOES_BY.split())
 """Names that the cost of a call goes by, besides those that are guarded for every call."""

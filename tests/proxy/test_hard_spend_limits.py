@@ -292,6 +292,17 @@ async def test_body_that_servers_could_read_differently_is_a_400(path: str, memb
     rig.check_settled()
 
 
+@pytest.mark.parametrize("target", [SERVER, VENDOR_B])
+async def test_cap_in_the_vendors_name_is_sent_as_servers_of_others_know_it(target: Target) -> None:
+    rig = new_rig()
+    rig.directory.add_slug(SLUG, target)
+    rig.upstream.will(answer(USED % (1, 1)))
+    await rig.serve(asking(max_completion_tokens=50))
+    body = sent(rig)
+    assert body["max_completion_tokens"] == 50
+    assert body.get("max_tokens") == (None if target is VENDOR_B else 50)
+
+
 @pytest.mark.parametrize("currency", [None, "USD"])
 async def test_slug_without_a_price_in_the_currency_is_a_402(currency: str | None) -> None:
     rig = new_rig()

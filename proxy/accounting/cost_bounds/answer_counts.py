@@ -1,4 +1,4 @@
-"""How many answers a call may generate, by every name that servers have for it, each up to the output cap. Pure."""
+"""Counts the answers that a call may generate, each up to its cap, by all names that servers have for that. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def _folded(name: str) -> str:
 
 
 _COUNTED = frozenset(map(_folded, (*ANSWER_COUNTS, *_OTHER_COUNTS, *OUTPUT_CAPS, *_OTHER_CAPS)))
-"""What says how much is generated, in any spelling, where it is not a member of the body itself."""
+"""Names, in any spelling, that say how much is generated where they are not members of the body itself."""
 _OF_OTHER_MEANING = frozenset(
     (
         *(
@@ -30,8 +30,9 @@ _OF_OTHER_MEANING = frozenset(
             "tool_choice",
             "text",
         ),
-        *("function_call", "prediction", "audio", "output_config", "output_format", "context_management", "input"),
-        *("prompt", "documents", "instructions", "conversation", "container", "thread", "web_search_options", "nvext"),
+        *("text", "function_call", "prediction", "audio", "output_config", "output_format", "context_management"),
+        *("input", "prompt", "documents", "instructions", "conversation", "container", "thread", "nvext"),
+        *("web_search_options",),
     )
 )
 """Members that are objects, in which such names mean something else."""

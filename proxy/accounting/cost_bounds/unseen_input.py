@@ -14,7 +14,7 @@ Json = Mapping[str, Any]
 STATE_MEMBERS = frozenset(
     (
         *("previous_response_id", "conversation", "container", "thread", "cached_content", "cachedContent"),
-        *("extra_body", "google"),
+        *("extra_body", "google", "files", "file_ids", "attachments", "videos", "audios"),
     )
 )
 """Members that name input which is not in the body, and those that may hold such."""
@@ -53,6 +53,7 @@ _RERANKS = ("/v1/rerank", "/v2/rerank")
 """Paths whose documents may have any members."""
 _STORED_ITEMS = frozenset(("web_search_call", "file_search_call", "code_interpreter_call"))
 """Items of Responses whose results the vendor keeps, and looks up by their ids."""
+_HOLDING = frozenset((dict, list))
 MOST_LOOKED_AT = 8192
 """A body with more parts counts as if it held something unseen."""
 _MEDIA_PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations", EDITS_PATH)
@@ -86,15 +87,15 @@ def unseen_inputs(body: Json, path: str) -> int:
     Takes time in proportion to the parts of its contents.
     """
     if path in _MEDIA_PATHS or not _OF_TEXT_PATHS.get(path, body.keys()) >= body.keys():
-        return max(1, _parts(body))
+        return max(1, _separate_parts(body))
     if not UNSEEN_MEMBERS.isdisjoint(body) and _has_state_or_template(body):
         return 1
     if path == RESPONSES_PATH and (type(body.get("prompt")) is dict or _has_stored_items(body.get("input"))):
         return 1
-    return max(1, _parts(body)) if _has_unknown_parts(body, path) else 0
+    return max(1, _separate_parts(body)) if _has_unknown_parts(body, path) else 0
 
 
-def _parts(body: Json) -> int:
+def _separate_parts(body: Json) -> int:
     """The most parts that a path without conversations reads apart from each other."""
     contents = [body[name] for name in _CONTENTS if name in body]
     contents += [content["content"] for content in contents if type(content) is dict and "content" in content]
@@ -124,7 +125,7 @@ def _is_stored(item: object) -> bool:
 
 def _has_unknown_parts(body: Json, path: str) -> bool:
     """Return whether a content holds a part that may be more than its text."""
-    left = MOST_LOOKED_AT
+    number = MOST_LOOKED_AT
     contents = [body[name] for name in _CONTENTS if name in body]
     while contents:
         content = contents.pop()
@@ -132,11 +133,15 @@ def _has_unknown_parts(body: Json, path: str) -> bool:
             if type(content) is not dict:
                 continue  # text
             content = [content]
+        if _HOLDING.isdisjoint(map(type, content)):
+            continue  # texts, or tokens: there may be a million
         for part in content:
+            if type(part) is list:
+                contents.append(part)
             if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
                 continue
-            left -= 1
-            if left < 0 or not _is_text(part, path):
+            number -= 1
+            if number < 0 or not _is_text(part, path):
                 return True
             contents += [part[name] for name in _INNER_CONTENTS if name in part]
     return False

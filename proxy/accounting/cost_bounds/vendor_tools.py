@@ -42,9 +42,11 @@ def most_tool_calls(body: Json, path: str) -> int | str:
     tools = [*_vendor_run(body, "tools")]
     if path == RESPONSES_PATH and type(items := body.get("input")) is list:
         for place, item in enumerate(items):
-            if type(item) is dict and item.get("type") in _HOLDERS:
+            if type(item) is dict and "tools" in item:  # of whatever type: a search for tools brings some, too
                 tools += _vendor_run(item, f"input.{place}.tools")
     if path == RESPONSES_PATH:
+        if type(body.get("prompt")) is dict:  # stored: it may have tools
+            tools.append(("prompt", {}))
         return 0 if not tools else _count(body.get(_MAX_CALLS)) or _MAX_CALLS
     calls = 0
     for field, tool in tools:
@@ -68,6 +70,8 @@ def is_reference(item: object) -> bool:
 def _vendor_run(holder: Json, field: str) -> Iterator[tuple[str, Json]]:
     """The tools that the vendor runs, with their fields, in a body, a namespace or an item that holds tools."""
     tools = holder.get("tools")
+    if tools and type(tools) is not list:
+        yield field, {}
     for place, tool in enumerate(tools if type(tools) is list else ()):
         if type(tool) is not dict:
             continue  # no tool: the vendor refuses it

@@ -116,9 +116,9 @@ CASES: dict[str, tuple[FakeCall, Price, int, int, int, int]] = {
         *(call({"input": [{"id": "msg_1"}]}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
         *(256_160, 256_160, 16, 16),
     ),
-    "a stored prompt": (
-        *(call({"prompt": {"id": "pmpt_1"}}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
-        *(256_160, 256_160, 16, 16),
+    "a stored prompt, which may have tools": (
+        *(call({"prompt": {"id": "p"}, "max_tool_calls": 1}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
+        *(2 * 256_000 + 160, 2 * 256_000 + 160, 16, 16),
     ),
     "no stored state": (
         *(call({"input": [{"role": "user", "content": "x"}]}, RESPONSES, body_bytes=50, output_cap=16), price()),
@@ -251,11 +251,13 @@ NO_OUTPUT = "max_output_tokens"
         (call({"messages": [{"role": "user", "content": "x", "images": ["https://x"]}]}), price(), NO_INPUT),
         (call({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}, RESPONSES), price(), NO_INPUT),
         (call({"input": [{"type": "web_search_call", "id": "ws_1"}]}, RESPONSES), price(), NO_INPUT),
+        (call(SAID | {"files": [{"id": "file_1"}]}), price(), NO_INPUT),
         (call(SAID | {"chat_template": "{% for i in range(10**6) %}x {% endfor %}"}), price(), NO_INPUT),
         (call(SAID | {"chat_template_kwargs": {"chat_template": "x"}}), price(), NO_INPUT),
         (call({"url": "https://x.test"}, "/v1/audio/translations"), price(max_output_tokens=1), NO_INPUT),
         (call({"prompt": "x", "image_url": "https://x"}, GENERATIONS), price(max_output_tokens=1), NO_INPUT),
         (call({"input": [{"image": "https://x"}]}, "/v1/embeddings"), price(), NO_INPUT),
+        (call({"input": ["a", ["b", {"image": "https://x"}]]}, "/v1/embeddings"), price(), NO_INPUT),
         (call(SAID | {"extra_body": {"max_tokens": 10**6}}), price(**SIZED), "extra_body.max_tokens"),
         (call(SAID | {"generationConfig": {"candidateCount": 9}}), price(), "generationConfig.candidateCount"),
         (call(SAID | {"extra_body": {"google": {"maxOutputTokens": 9}}}), price(**SIZED), "google.maxOutputTokens"),

@@ -44,6 +44,11 @@ CODE = {"type": "code_execution_20250825", "name": "code_execution"}
         ({"tools": [{"type": "namespace", "name": "a", "tools": [FUNCTION]}]}, RESPONSES, 0),
         ({"tools": [{"type": "namespace", "name": "a", "tools": [SEARCH]}]}, RESPONSES, "max_tool_calls"),
         ({"input": [{"type": "additional_tools", "tools": [SEARCH]}]}, RESPONSES, "max_tool_calls"),
+        ({"input": [{"type": "tool_search_output", "tools": [SEARCH]}]}, RESPONSES, "max_tool_calls"),
+        ({"input": [{"type": "mcp_list_tools", "tools": [{"name": "f", "input_schema": {}}]}]}, RESPONSES, 0),
+        ({"tools": {"type": "web_search"}}, CHAT, "tools.max_uses"),
+        ({"prompt": {"id": "pmpt_1"}}, RESPONSES, "max_tool_calls"),
+        ({"prompt": {"id": "pmpt_1"}, "max_tool_calls": 2}, RESPONSES, 2),
         ({"input": [{"type": "additional_tools", "tools": [FUNCTION]}, "x"], "tools": ["x"]}, RESPONSES, 0),
     ],
 )
