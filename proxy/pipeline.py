@@ -49,7 +49,7 @@ class Pipeline:
         self._authenticate = authenticate.Authenticate(parts.directory)
         self._receive = Receive(ulids, slices, parts.max_body_bytes, parts.cors, parts.model_host_suffix)
         self._route = route.Route(parts.directory, parts.dialects)
-        self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids))
+        self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))
         self._count_tokens = count_tokens.CountTokens(parts.dialects)
         self._dispatch = dispatch.Dispatch(parts, slices)
         self._relay = relay.Relay(parts.journal, parts.dialects, slices, parts.max_reported_tokens)

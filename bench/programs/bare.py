@@ -27,7 +27,7 @@ from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision, LimitHit, Taken
-from proxy.accounting.spend_taken import SpendHit, SpendTaken
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.capacity.worker_capacity import Capacity
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -72,10 +72,12 @@ class NoCounters:
 class NoSpend:
     """Is never asked: no spend limit binds."""
 
-    def ask(self, plan: SpendPlan, event_key: str, picos: int) -> Awaitable[SpendTaken | SpendHit]:
+    def ask(
+        self, plan: SpendPlan, event_key: str, picos: int, least: int = 0
+    ) -> Awaitable[SpendTaken | SpendHit | SpendUnavailable]:
         raise AssertionError
 
-    def abandon(self, question: Awaitable[SpendTaken | SpendHit]) -> None:
+    def abandon(self, question: Awaitable[SpendTaken | SpendHit | SpendUnavailable]) -> None:
         pass
 
     def end(self, take: SpendTaken, picos: int) -> None:
@@ -114,6 +116,9 @@ class NoMeters:
         pass
 
     def reservation_overrun(self, tokens: int) -> None:
+        pass
+
+    def spend_overrun(self) -> None:
         pass
 
     def limit_decision(self, decision: LimitDecision) -> None:

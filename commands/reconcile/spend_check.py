@@ -57,19 +57,30 @@ class SpendCheck:
 
     async def _look(self, group: Mapping[str, Any]) -> list[Difference]:
         spend = await self.client.call("GET", f"{_GROUPS}/{group['id']}/spend")
-        costs = [await self._cost(group, item) for item in spend["items"]]
-        return [*_differences(group, spend["items"], costs)]
+        items = [item for item in spend["items"] if _is_counted_here(group, item)]
+        costs = [await self._cost(group, item) for item in items]
+        return [*_differences(group, items, costs)]
 
     async def _cost(self, group: Mapping[str, Any], item: Mapping[str, Any]) -> Decimal:
         """The cost of the calls that count against the limit, of its window."""
         entity = group["metadata"]["external_entity_id"]
         query = {"start": window_start(item), "group_by": "entity", "external_entity_id": entity, "rollup": "true"}
-        is_cascading = group["hierarchy"]["limit_enforcement"] == "CASCADING"
+        is_cascading = _is_cascading(group)
         async for sums in items_of(self.client, _REPORT, **query):
             if sums["group_id"] == group["id"]:
                 cost = (sums if is_cascading else sums["own"])["cost"] or {}
                 return Decimal(cost.get(item["currency"], 0))
         return Decimal(0)
+
+
+def _is_cascading(group: Mapping[str, Any]) -> bool:
+    return bool(group["hierarchy"]["limit_enforcement"] == "CASCADING")
+
+
+def _is_counted_here(group: Mapping[str, Any], item: Mapping[str, Any]) -> bool:
+    """Return whether the group's own figures count against the limit: one of an ancestor has the ancestor's, where it
+    is compared."""
+    return not _is_cascading(group) or item["source_group"] == group["id"]
 
 
 def window_start(item: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ class ResultReceiver:
 
     directory: Path
     messages: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    _runner: web.AppRunner | None = None
     _listener: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
 
     @property
@@ -44,12 +45,15 @@ class ResultReceiver:
     def ca_file(self) -> Path:
         return self.directory / "demo-ca.pem"
 
-    def verified(self, secret: str) -> Any:
-        """The last message, parsed. Raises `WebhookVerificationError` unless it is signed with this secret."""
-        headers, body = self.messages[-1]
+    def verified(self, secret: str, number: int = -1) -> Any:
+        """A message, by default the last one, parsed. Raises `WebhookVerificationError` unless the secret signed it."""
+        headers, body = self.messages[number]
         return Webhook(secret).verify(body, headers)
 
     async def start(self) -> None:
+        """Serve, unless it does already. It cannot start again after `stop`."""
+        if self._runner is not None:
+            return
         app = web.Application()
         app.router.add_post("/in", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -59,7 +63,8 @@ class ResultReceiver:
         await web.SockSite(self._runner, self._listener, ssl_context=context).start()
 
     async def stop(self) -> None:
-        await self._runner.cleanup()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     def close(self) -> None:
         """Give the port back, whether or not it was started."""

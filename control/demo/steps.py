@@ -10,6 +10,7 @@ from control.demo.async_result import result_delivered
 from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
 from control.demo.console_look import console_shown
+from control.demo.hard_limit import spend_limited
 from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
 from control.demo.training_run import job_submitted, job_trained
@@ -290,6 +291,7 @@ STEPS: tuple[Step, ...] = (
     events_listed,
     target_swapped,
     key_revoked,
+    spend_limited,
     launcher_started,
     cold_start,
     result_delivered,

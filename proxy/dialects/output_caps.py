@@ -28,6 +28,9 @@ def capped_members(body: Mapping[str, Any], path: str, provider: str, cap: int) 
         return {}
     text = b"%d" % cap
     changed = {name: text for name in OUTPUT_CAPS if type(own := body.get(name)) is int and not 0 < own <= cap}
-    if all(body.get(name) is None for name in names):
-        changed[_VENDORS if _VENDORS in names and provider == VENDOR_B else names[0]] = text
+    missing = names[0]
+    if provider == VENDOR_B and _VENDORS in names and body.get(missing) is None:
+        missing = _VENDORS
+    if body.get(missing) is None:  # many servers of others pass over the name that the vendor has
+        changed[missing] = text
     return changed

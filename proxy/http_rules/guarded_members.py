@@ -42,6 +42,15 @@ _SENT_BY_STOCK_CLIENTS = """
 """
 _KNOWN = _GUARDED | frozenset(_SENT_BY_STOCK_CLIENTS.split())
 """Names that stock clients send. They resemble no guarded name and need no check. Other names are allowed too."""
+_COST_GOES_BY = """
+    messages input prompt prompt_embeds system instructions documents query image images mask audio file tools functions
+    thinking reasoning thinking_budget prediction partial_images mcp_servers plugins search_parameters
+    web_search_options max_tool_calls extra_body chat_template num_return_sequences candidate_count betas
+    files attachments videos chat_template_kwargs
+"""
+_OF_COST = frozenset(_COST_GOES_BY.split())
+"""Names that the cost of a call goes by, besides those that are guarded for every call."""
+_KNOWN_OF_COST = _KNOWN | _OF_COST
 MAX_MEMBERS = 1_000
 """Bound for the body and for `stream_options`. Stock clients send dozens; an unknown name costs microseconds."""
 _LONGEST_NAME = 128
@@ -83,6 +92,12 @@ def check_members(body: dict[str, Any]) -> int | None:
         if not _KNOWN_OPTIONS.issuperset(options):
             _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
     return cap if cap and is_capped else None
+
+
+def check_names_of_cost(body: dict[str, Any]) -> None:
+    """Refuse names that servers may read as one that the most which a call can cost goes by. Raises as the above."""
+    if not _KNOWN.issuperset(body):
+        _check_names(body, _KNOWN_OF_COST, _OF_COST, "")
 
 
 def _first_type_error(body: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ output cap that this pays for goes upstream. See docs/reference/money.md#spend-l
 """
 
 from asyncio import CancelledError
+from functools import partial
 from time import time_ns
 from typing import NamedTuple
 
@@ -24,14 +25,22 @@ from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.accounting.ulids import Ulids
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import RequestContext
+from proxy.http_rules.guarded_members import check_names_of_cost
 from proxy.http_rules.headers import output_cap_line
 from proxy.http_rules.limit_refusal import above_limit_refusal, spend_refusal
+from proxy.http_rules.strict_json import are_surely_unique, check_members_are_unique
+from proxy.http_rules.vendor_state import searched_text
 from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
 from proxy.refusals import UnboundedCostError, UnpricedError
+from proxy.time_slices import Slices
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 _HARD = SpendEnforcement.HARD
+_FEW_BYTES = 16 << 10
+"""A body of this size is read closely at once, a longer one beside the event loop."""
+_DUMPED_BYTES = 512 << 10
+"""A longer body is not even compared at once."""
 
 
 class _Amount(NamedTuple):
@@ -45,7 +54,8 @@ class _Amount(NamedTuple):
 class AdmitSpend:
     """Asks limits and spend limits for a call that both may bind."""
 
-    def __init__(self, parts: Parts, ulids: Ulids) -> None:
+    def __init__(self, parts: Parts, ulids: Ulids, slices: Slices) -> None:
+        self._slices = slices
         self._counters = parts.counters
         self._spend = parts.spend
         self._meters = parts.meters
@@ -63,6 +73,11 @@ class AdmitSpend:
         """
         route = context.route
         assert route is not None  # else `route` has raised
+        if spend.is_hard and context.upload is None and context.facts.purpose is not _COUNT:
+            check_names_of_cost(context.json)
+            text = searched_text(context)
+            if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
+                await self._check_closely(context, text)
         amount = self._amount(context, spend, estimate)
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
         spend_question = self._spend.ask(spend, event_key, amount.picos, amount.least_picos)
@@ -93,6 +108,11 @@ class AdmitSpend:
                 self._spend.abandon(spend_question)
                 if isinstance(answer, Taken):
                     self._counters.give_back(answer)
+
+    async def _check_closely(self, context: RequestContext, text: bytes) -> None:
+        """Refuse a body that another parser could read differently: it could ask for more than is reserved."""
+        check = partial(check_members_are_unique, text)
+        await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
     def _amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> _Amount:
         """Return what to reserve. Raises if the call has no price or no bound, or if no window could hold it."""
@@ -146,7 +166,7 @@ def _most_tokens(context: RequestContext, estimate: Estimate) -> int | None:
 def _cap(context: RequestContext, bound: CostBound, picos: int) -> None:
     """Cap the output at what is reserved: what the target may bring, and what may be counted without its report."""
     cap = bound.cap_within(picos)
-    context.most_counted = MostCounted(bound.input_tokens, cap * context.answers)
+    context.most_counted = MostCounted(bound.input_tokens, cap * bound.answers)
     if context.facts.path not in CAPPED_PATHS or context.upload is not None:
         return
     context.granted_cap = cap

@@ -175,7 +175,7 @@ class Supervisor:
         confirm = self._refresher.refresh_on_demand
         damage = self._check_replica
         replicas = self._replicas.received
-        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, self._worker_started)
+        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, self._machine.started)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)
@@ -397,9 +397,6 @@ class Supervisor:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
         self._clock_steps.add(slot, counts["clock_steps"])
-
-    def _worker_started(self, slot: int) -> None:
-        self._machine.started(self._slots[slot])
 
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)

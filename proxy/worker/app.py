@@ -113,10 +113,7 @@ async def _parts(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[Parts, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
-    access_log = AccessLogWriter(sys.stderr.fileno())
-    access_log.start()
-    stack.callback(access_log.close)
-    meters = WorkerMetrics(link, access_log.write)
+    meters = WorkerMetrics(link, _access_log(stack).write)
     link.flush = meters.flush
     stack.callback(meters.close)
     journal = _call_journal(settings, launch.incarnation, stack)
@@ -166,6 +163,13 @@ async def _parts(
         on_exhausted=exhaustion.note,
     )
     return parts, meters
+
+
+def _access_log(stack: contextlib.AsyncExitStack) -> AccessLogWriter:
+    access_log = AccessLogWriter(sys.stderr.fileno())
+    access_log.start()
+    stack.callback(access_log.close)
+    return access_log
 
 
 def _call_journal(settings: Settings, incarnation: str, stack: contextlib.AsyncExitStack) -> JournalWriter:

@@ -270,6 +270,39 @@ async def test_call_without_a_bound_is_a_402_that_names_what_is_missing(
     assert (requests(rig), rig.spend.takes) == (0, [])
 
 
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        (CHAT, '"max_tokens":90000,"max_tokens":10'),
+        (CHAT, '"n":50,"n":1'),
+        (CHAT, '"max_tok\\u0065ns":90000,"max_tokens":10'),
+        (MESSAGES, '"tools":[{"type":"web_search_20250305","type":"custom","name":"x"}]'),
+        (COMPLETIONS, '"prompt":["a","b"],"prompt":"a"'),
+        (COMPLETIONS, '"Prompt":["a","b"]'),
+        (CHAT, '"Tools":[{"type":"web_search"}]'),
+    ],
+)
+@pytest.mark.parametrize("more_bytes", [0, 20_000])
+async def test_body_that_servers_could_read_differently_is_a_400(path: str, members: str, more_bytes: int) -> None:
+    rig = new_rig()
+    own = json.dumps({"model": SLUG, **BODIES[path], "user": "a" * more_bytes})[1:]
+    outgoing = await rig.serve(FakeIncoming(path).saying(b"{%b,%b" % (members.encode(), own.encode())))
+    assert outgoing.status == 400, outgoing.json
+    assert not rig.spend.takes
+    rig.check_settled()
+
+
+@pytest.mark.parametrize("target", [SERVER, VENDOR_B])
+async def test_cap_in_the_vendors_name_is_sent_as_servers_of_others_know_it(target: Target) -> None:
+    rig = new_rig()
+    rig.directory.add_slug(SLUG, target)
+    rig.upstream.will(answer(USED % (1, 1)))
+    await rig.serve(asking(max_completion_tokens=50))
+    body = sent(rig)
+    assert body["max_completion_tokens"] == 50
+    assert body.get("max_tokens") == (None if target is VENDOR_B else 50)
+
+
 @pytest.mark.parametrize("currency", [None, "USD"])
 async def test_slug_without_a_price_in_the_currency_is_a_402(currency: str | None) -> None:
     rig = new_rig()

@@ -55,6 +55,7 @@ class LimitFigures:
     """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it.
 
     `currency`: of a spend limit, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`); else "".
+    `is_hard`: it refuses what would exceed it, so it may leave no room while its use is below the threshold.
     """
 
     limit: LimitName
@@ -63,6 +64,12 @@ class LimitFigures:
     use: int
     window: LimitWindow
     currency: str = ""
+    is_hard: bool = False
+
+    @property
+    def leaves_room(self) -> bool:
+        """Return whether only calls in flight can have refused one. Proxies report no such refusal of a HARD limit."""
+        return self.use < self.threshold and not self.is_hard
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def limit_news(figures: LimitFigures, past: Sequence[PastAlert], refused: Collec
     is_raised = any(one.threshold < figures.threshold for one in past)
     crossed = crossed_percents(figures.percents, figures.threshold, figures.use)
     due = [(LIMIT_ALERT, percent) for percent in crossed]
-    if figures.limit in refused and figures.use >= figures.threshold:
+    if figures.limit in refused and not figures.leaves_room:
         due.append((LIMIT_REACHED, WHOLE))
     crossings = [one for one in due if one not in present]
     return LimitNews(figures, again, is_raised, crossings) if is_raised or crossings else None

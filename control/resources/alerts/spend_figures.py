@@ -13,6 +13,7 @@ from policy.limits.alerts import LimitName
 from policy.limits.windows import window_at
 from policy.prices import units_of
 from policy.spend.effective import SpendBound, SpendPlan, spend_plan
+from policy.spend.limits import SpendEnforcement
 
 
 class _WatchedLimit(NamedTuple):
@@ -65,4 +66,5 @@ def _limits_of(group: WatchedGroup, plan: SpendPlan | None, refused: Collection[
 def _figures(limit: _WatchedLimit, spent: int, at_ms: int) -> LimitFigures:
     of = limit.bound.limit
     window = LimitWindow(*window_at(of.unit, at_ms))
-    return LimitFigures(limit.name, limit.percents, units_of(of.amount), spent, window, of.currency)
+    is_hard = of.enforcement is SpendEnforcement.HARD
+    return LimitFigures(limit.name, limit.percents, units_of(of.amount), spent, window, of.currency, is_hard)

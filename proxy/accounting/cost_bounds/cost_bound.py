@@ -6,33 +6,52 @@ that may hold until the call's deadline. All amounts are exact, in units of 10^-
 See docs/reference/money.md#spend-limits.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from policy.spend.spend_hash import picos_of, units_of_picos
-from proxy.accounting.call_bound import COMPLETIONS_PATH, TOOLS_TOKENS, WITHOUT_OUTPUT, most_input
+from proxy.accounting.call_bound import (
+    COMPLETIONS_PATH,
+    EDITS_PATH,
+    FILE_TOKENS,
+    TOOLS_TOKENS,
+    WITHOUT_OUTPUT,
+    most_input,
+)
+from proxy.accounting.cost_bounds.answer_counts import most_answers
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
-from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, is_reference, most_tool_calls
+from proxy.accounting.cost_bounds.unseen_input import unseen_inputs
+from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, most_tool_calls, trained_tools
 from proxy.json_text.large_json import Outline
 
 LEAST_CAP = 16
 """The lowest cap that a limit lowers a call's output to. Some vendors take none below."""
-_CONVERSATIONS = frozenset(("/v1/chat/completions", "/v1/messages", RESPONSES_PATH))
+_MESSAGES_PATH = "/v1/messages"
+_BETA_HEADER = "anthropic-beta"
+_BETA_MEMBERS = frozenset(("anthropic_beta", "betas"))
+_LONG_CONTEXT = "context-1m"
+"""The beginning of the beta by which a caller of Messages gets a longer context."""
+_CONVERSATIONS = frozenset(("/v1/chat/completions", _MESSAGES_PATH, RESPONSES_PATH))
 """Paths whose input is one context, which the model's own bound holds for."""
 CAPPED_PATHS = _CONVERSATIONS | {COMPLETIONS_PATH}
 """Paths whose bodies may have an output cap."""
 _RERANKS = frozenset(("/v1/rerank", "/v2/rerank"))
-_STATE = frozenset(("previous_response_id", "conversation", "container", "thread", "cached_content", "cachedContent"))
-_HOLDING_STATE = frozenset(("extra_body", "google"))
-"""Members that name input which is not in the body, and those that may hold such."""
-_STATE_MEMBERS = _STATE | _HOLDING_STATE
+PARTIAL_PICTURE_TOKENS = 100
+"""Output tokens of a picture that is shown before it is finished."""
+MOST_PARTIAL_PICTURES = 3
+_OUTPUT_BEYOND = frozenset(("prediction", "partial_images"))
+_THINKING = frozenset(("thinking", "reasoning", "thinking_budget"))
 _OFFERS = frozenset(("tools", "functions"))
-_LOOKED_AT = _STATE_MEMBERS | TOOL_MEMBERS
 _UNKNOWN = 1 << 60
 """Stands for the tokens of a part where the price does not tell: no body has as many bytes."""
 
 
 class _Facts(Protocol):
     path: str
+
+
+class _Head(Protocol):
+    def header_values(self, name: str) -> Sequence[str]: ...
 
 
 class Call(Protocol):
@@ -46,6 +65,9 @@ class Call(Protocol):
 
     @property
     def facts(self) -> _Facts: ...
+
+    @property
+    def incoming(self) -> _Head: ...
 
     @property
     def upload(self) -> object | None:
@@ -63,6 +85,8 @@ class CostBound(NamedTuple):
     cap: int
     input_tokens: int = 0
     """The most input tokens, which are in `fixed`."""
+    answers: int = 1
+    """The most answers, each up to the cap, which are in `per_cap_token`."""
 
     @property
     def least_picos(self) -> int:
@@ -107,38 +131,47 @@ def cost_bound(
     """
     path = call.facts.path
     tool_calls = 0
-    has_state = False
-    if path == RESPONSES_PATH or not _LOOKED_AT.isdisjoint(call.json):
+    answers = most_answers(call.json, path, call.answers)
+    if isinstance(answers, str):
+        return Unbounded(f"{answers}: nothing bounds what the call generates; say it by a member of the body itself")
+    if path == RESPONSES_PATH or not TOOL_MEMBERS.isdisjoint(call.json):
         most_calls = most_tool_calls(call.json, path)
         if isinstance(most_calls, str):
             return Unbounded(f"{most_calls}: nothing bounds the calls of tools that the vendor runs")
-        tool_calls = most_calls * call.answers
-        has_state = _names_state(call)
-    if call.upload is None and not has_state and not tool_calls:
-        input_tokens = _input_of_body(call, rates.max_input_tokens, most_tokens)
-    elif rates.max_input_tokens is None:
+        tool_calls = most_calls * answers
+    unseen = unseen_inputs(call.json, path) if call.upload is None else 1
+    context = rates.max_input_tokens
+    if context is not None and path == _MESSAGES_PATH and _asks_for_long_context(call):
+        context = max(context, FILE_TOKENS)
+    if not unseen and not tool_calls:
+        input_tokens = _input_of_body(call, context, most_tokens)
+    elif context is None:
         input_tokens = _UNKNOWN
+    elif path in _CONVERSATIONS or call.upload is not None:
+        input_tokens = context * (tool_calls + 1)  # each result of a tool is read in a new turn
     else:
-        input_tokens = rates.max_input_tokens * (tool_calls + 1)  # each result of a tool is read in a new turn
+        input_tokens = context * max(unseen, answers) + len(call.body)
     if input_tokens >= _UNKNOWN:
         return _NO_INPUT_BOUND
     rates = rates.at(input_tokens)
     fixed = rates.input * input_tokens + rates.per_call + rates.per_server_tool_call * tool_calls
+    if call.upload is not None or not _OUTPUT_BEYOND.isdisjoint(call.json):
+        fixed += rates.output * answers * _output_beyond_cap(call)
     if path in WITHOUT_OUTPUT:
         return CostBound(fixed, 0, 0, 0, input_tokens)
     most = rates.max_output_tokens
-    per_cap_token = rates.output * call.answers
+    per_cap_token = rates.output * answers
     if path not in CAPPED_PATHS or call.upload is not None:
-        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most, input_tokens)
+        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most, input_tokens, answers)
     least = LEAST_CAP
-    if "thinking" in call.json:
-        least += _thinking_budget(call.json["thinking"])
+    if not _THINKING.isdisjoint(call.json):
+        least += _thinking_budget(call.json)
     cap = call.output_cap
     if cap is None:
         cap = max(least, assumed_output if most is None else most)
     elif most is not None and most < cap:
         cap = most
-    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens)
+    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens, answers)
 
 
 def _input_of_body(call: Call, most: int | None, tokens: int | None) -> int:
@@ -149,25 +182,48 @@ def _input_of_body(call: Call, most: int | None, tokens: int | None) -> int:
     size = len(call.body)
     if tokens is None or tokens != (size if _OFFERS.isdisjoint(call.json) else size + TOOLS_TOKENS):
         tokens = most_input(call.json, size, call.outline, _UNKNOWN << 1 if most is None else most)
+    if "tools" in call.json:
+        tokens += trained_tools(call.json) * TOOLS_TOKENS
     path = call.facts.path
     if path in _RERANKS:  # the query is read with each document
-        documents = call.json.get("documents")
-        count = len(documents) if type(documents) is list else 1
-        return tokens * count
+        return tokens * max(1, _documents(call.json))
     return most if most is not None and tokens > most and path in _CONVERSATIONS else tokens
 
 
-def _names_state(call: Call) -> bool:
-    """Return whether the call has input that the vendor has stored."""
-    json = call.json
-    if not _STATE_MEMBERS.isdisjoint(json) and any(json.get(name) for name in _STATE_MEMBERS):
-        return True
-    if call.facts.path != RESPONSES_PATH:
+def _asks_for_long_context(call: Call) -> bool:
+    """Return whether the call may have a longer context than the model's usual one, which the price tells."""
+    if not call.incoming.header_values(_BETA_HEADER) and _BETA_MEMBERS.isdisjoint(call.json):
         return False
-    items = json.get("input")
-    return type(json.get("prompt")) is dict or (type(items) is list and any(map(is_reference, items)))
+    betas = [*call.incoming.header_values(_BETA_HEADER), *map(str, map(call.json.get, _BETA_MEMBERS))]
+    return any(_LONG_CONTEXT in beta.lower() for beta in betas)
 
 
-def _thinking_budget(thinking: object) -> int:
-    budget = thinking.get("budget_tokens") if type(thinking) is dict else None
-    return budget if type(budget) is int and budget > 0 else 0
+def _output_beyond_cap(call: Call) -> int:
+    """The most output tokens of an answer that its cap does not hold for: what was predicted and is not said."""
+    tokens = len(call.body) if call.json.get("prediction") else 0
+    if call.upload is not None:
+        return MOST_PARTIAL_PICTURES * PARTIAL_PICTURE_TOKENS if call.facts.path == EDITS_PATH else 0
+    pictures = call.json.get("partial_images")
+    if pictures:
+        number = pictures if type(pictures) is int and pictures > 0 else MOST_PARTIAL_PICTURES
+        tokens += number * PARTIAL_PICTURE_TOKENS
+    return tokens
+
+
+def _documents(json: dict[str, Any]) -> int:
+    """The most documents of a reranking, by whatever names: of lists in the body, and in its objects, the longest."""
+    lists = [value for value in json.values() if type(value) is list]
+    for value in json.values():
+        if type(value) is dict:
+            lists += [inner for inner in value.values() if type(inner) is list]
+    return max(map(len, lists), default=1)
+
+
+def _thinking_budget(json: dict[str, Any]) -> int:
+    """The largest budget of thinking tokens, by the names of any vendor."""
+    thinking = json.get("thinking")
+    reasoning = json.get("reasoning")
+    budgets = [json.get("thinking_budget")]
+    budgets.append(thinking.get("budget_tokens") if type(thinking) is dict else None)
+    budgets.append(reasoning.get("max_tokens") if type(reasoning) is dict else None)
+    return max((budget for budget in budgets if type(budget) is int and budget > 0), default=0)

@@ -21,8 +21,10 @@ def group(id: str, mode: str = "CASCADING", limits: int = 1) -> dict[str, Any]:
     }
 
 
-def item(spent: str, unit: str = "DAY", reset_at: str = "2026-12-01T00:00:00.000Z") -> dict[str, Any]:
-    return {"unit": unit, "currency": "EUR", "spent": spent, "reset_at": reset_at}
+def item(
+    spent: str, unit: str = "DAY", reset_at: str = "2026-12-01T00:00:00.000Z", source: str = "a"
+) -> dict[str, Any]:
+    return {"unit": unit, "currency": "EUR", "spent": spent, "reset_at": reset_at, "source_group": source}
 
 
 def sums(id: str, whole: str, own: str) -> dict[str, Any]:
@@ -44,6 +46,13 @@ def api_of(groups: list[Any], spend: Any, *report: Any) -> FakeApi:
 def test_equal_amounts_are_no_difference(mode: str, spent: str) -> None:
     report = sums("a", "1.5000000000000000000001", "0.5")
     assert run(api_of([group("a", mode)], {"items": [item(spent)]}, sums("older", "9", "9"), report)) == (1, [])
+
+
+def test_limit_of_an_ancestor_is_compared_where_it_counts() -> None:
+    above = {"items": [item("5", source="top"), item("0.5")]}
+    assert run(api_of([group("a")], above, sums("a", "0.5", "0.5"))) == (1, [])
+    of_the_nearest = {"items": [item("0.5", source="top")]}
+    assert run(api_of([group("a", "INDEPENDENT")], of_the_nearest, sums("a", "9", "0.5"))) == (1, [])
 
 
 def test_difference_in_the_last_digit_is_told_with_both_amounts() -> None:

@@ -186,8 +186,7 @@ async def test_a_drained_machine_is_forgotten_and_one_with_events_left_is_not(wo
     assert world.control.machines == {}
 
 
-async def test_before_control_has_taken_a_report_only_hard_limits_refuse(world: World) -> None:
-    """The same for a worker that starts later, while control is away: it would release what that reserves."""
+async def test_before_control_has_taken_a_report_that_names_the_worker_only_hard_limits_refuse(world: World) -> None:
     limit(world, SpendEnforcement.HARD)
     count(world.redis)
     world.redis.run("HSET", KEY, COMPLETE_FIELD, epoch_of(world.redis))
@@ -212,6 +211,6 @@ async def test_before_control_has_taken_a_report_only_hard_limits_refuse(world: 
     control.are_machines_down = True
     await kill_worker(proxy)
     assert (await proxy.call(free_key))[0] == 200
-    assert (await proxy.call())[0] == 503
+    assert (await proxy.call())[0] == 503, "control may end what a worker reserves that it does not know"
     control.are_machines_down = False
     await eventually(is_admitted)

@@ -18,7 +18,7 @@ async def test_connection_to_a_stalled_server_is_closed_without_an_error() -> No
     with socket.create_server(("127.0.0.1", 0), backlog=1) as listener:
         url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
         clients = NodeClients(RedisUrl.parse(url).login, RedisOptions(connect_timeout_s=0.2), url)
-        sending = asyncio.create_task(clients.at(ONLY).set("k", b"x" * MORE_THAN_BUFFERS_TAKE))
+        sending = asyncio.ensure_future(clients.at(ONLY).set("k", b"x" * MORE_THAN_BUFFERS_TAKE))
         server, _ = await loop.run_in_executor(None, listener.accept)
         with server:
             server.sendall(b"+OK\r\n" * 2)  # to CLIENT SETINFO

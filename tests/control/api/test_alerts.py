@@ -572,6 +572,22 @@ async def test_first_refusal_of_a_full_spend_limit_is_told(scene: Scene) -> None
     assert await scene.refusals() == 0
 
 
+async def test_hard_limit_is_reached_by_a_refusal_although_some_of_it_is_left(scene: Scene) -> None:
+    await scene.webhook()
+    hard = spend_limit("10") | {"enforcement": "HARD"}
+    group = await scene.group("customer", alert_percents=[50], spend_limits=[hard])
+    scene.counts.spent[group] = "9.99"
+    assert await scene.look(group) == alerts(50)
+    await scene.refuse(group, slug="", type="")
+    assert await scene.look(group) == [("LIMIT_REACHED", 100)]
+    await scene.refuse(group, slug="", type="")
+    assert await scene.look(group) == []
+    await scene.change(group, spend_limits=[hard | {"amount": "20"}])
+    await scene.look(group)
+    await scene.refuse(group, slug="", type="")
+    assert await scene.look(group) == [("LIMIT_REACHED", 100)], "it was raised, and refuses again"
+
+
 async def test_spend_of_a_tree_is_told_where_it_is_counted(scene: Scene) -> None:
     root = await scene.group(
         "root", alert_percents=[50], spend_limits=[spend_limit("10")], hierarchy={"limit_enforcement": "CASCADING"}

@@ -84,6 +84,10 @@ class Load:
     def since(self, moment_s: float) -> Counter[tuple[int, str]]:
         return Counter((result.status, result.code) for result in self.results if result.began_s >= moment_s)
 
+    async def answered_since(self, moment_s: float) -> None:
+        """Return when each caller may have had some answers to calls that began after this time."""
+        await eventually(lambda: self.since(moment_s).total() >= 3 * CALLERS, "calls end")
+
     async def answered_again(self) -> None:
         """Call until all workers admit calls. After that each of 50 calls must be answered."""
 
@@ -230,7 +234,7 @@ async def test_short_redis_pause_refuses_only_calls_made_during_it(closed: Stage
             over_s = time.monotonic()
             await stage.until(lambda: _three_answered(load), "answers")
             recovered_s = time.monotonic()
-            await eventually(lambda since_s=recovered_s: load.since(since_s).total() >= 3 * CALLERS, "calls end")
+            await load.answered_since(recovered_s)
             assert set(load.since(recovered_s)) == {(200, "")}
             results = load.since(over_s)
             assert results.total() - results[200, ""] < 3 * CALLERS, "the breaker stayed open"

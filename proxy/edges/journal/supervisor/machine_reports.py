@@ -1,6 +1,6 @@
 """Tells control which incarnations of this machine's workers may still give events: those that run, and those whose
 journals are on disk. Control releases what others have reserved of spend limits, and after a loss of Redis waits for
-each machine that has told of itself. So no worker reserves by a HARD limit before control has taken a report of it.
+each machine that has told of itself. So a worker reserves by HARD limits once control has taken a report that names it.
 
 See docs/reference/management-api.md#internal-api.
 """
@@ -58,9 +58,9 @@ class MachineReports:
         """Note that a worker died, a journal was removed, or a rebuild is done."""
         self._change.set()
 
-    def started(self, worker: ProxyWorker) -> None:
-        """Tell control of a worker that was started. Until it has taken that, HARD limits admit no call of it."""
-        self.rebuilds.started(worker)
+    def started(self, incarnation: str) -> None:
+        """Note that a worker was started. It is told what waits once control has taken a report that names it."""
+        self.rebuilds.started(incarnation)
         self.changed()
 
     async def run(self) -> None:
@@ -73,7 +73,7 @@ class MachineReports:
     async def send(self) -> None:
         """Send the report once. Raises `ReportNotTakenError`.
 
-        Nothing is sent while there is no incarnation to tell of: control would forget the machine while it lives.
+        Nothing is sent while there is no incarnation to tell of: control would forget the machine.
         """
         async with self._sending:
             self._change.clear()
@@ -83,7 +83,7 @@ class MachineReports:
             rebuilt = dict(islice(self.rebuilds.confirmed.items(), REBUILT_AT_ONCE))
             answer = await self._post(incarnations, rebuilt)
             if answer is not None:
-                self.rebuilds.tell(_waiting(answer), rebuilt, incarnations)
+                self.rebuilds.tell(incarnations, _waiting(answer), rebuilt)
                 if self.rebuilds.confirmed:
                     self.changed()
 

@@ -51,36 +51,33 @@ class SpendRebuilds:
         self.confirmed: dict[str, str] = {}
         """The state of each tree that can be confirmed, by hash key, until control has taken it."""
         self._states: Mapping[str, str] = {}
-        self._last_message: dict[str, Any] | None = None
-        self._incarnations: Collection[str] = ()
-        """The incarnations that control knows by the last report that it has taken."""
+        self._messages: dict[str, dict[str, Any]] = {}
+        """The last message to each living worker that control knows, by incarnation."""
         self._wake = asyncio.Event()
         self._warnings = PacedLog(log, _WARNING_S)
 
-    def tell(self, states: Mapping[str, str], reported: Mapping[str, str], incarnations: Collection[str]) -> None:
-        """Tell the workers what waits, now that control has taken a report.
+    def tell(self, incarnations: Collection[str], states: Mapping[str, str], reported: Mapping[str, str]) -> None:
+        """Tell the workers of these incarnations what waits, now that control has taken a report that names them.
 
-        `states`: by hash key, the state of each tree that waits for this machine. `reported`: what the report has
-        confirmed. Workers hear of it once more: a reply of an earlier server may still be on its way to them.
-        `incarnations`: those in it. Others hear nothing yet: control would release what they reserve.
+        Others may not reserve yet: control ends the reservations of incarnations that no machine names. `states`: by
+        hash key, the state of each tree that waits for this machine. `reported`: what the report has confirmed.
+        Workers hear of it once more: a reply of an earlier server may still be on its way to them.
         """
         for key, state in reported.items():
             if self.confirmed.get(key) == state:
                 del self.confirmed[key]
         self._states = states
         message = {"is": "spend", "waiting": {**reported, **states}}
-        is_new = message != self._last_message
-        for worker in self._workers():
-            if worker.incarnation in incarnations and (is_new or worker.incarnation not in self._incarnations):
+        living = [worker for worker in self._workers() if worker.incarnation in incarnations]
+        for worker in living:
+            if self._messages.get(worker.incarnation) != message:
                 worker.send(message)
-        self._last_message = message
-        self._incarnations = incarnations
+        self._messages = {worker.incarnation: message for worker in living}
         self._wake.set()
 
-    def started(self, worker: ProxyWorker) -> None:
-        """Tell a worker whose channel has just opened what the others know, if control knows it already."""
-        if self._last_message is not None and worker.incarnation in self._incarnations:
-            worker.send(self._last_message)
+    def started(self, incarnation: str) -> None:
+        """Have a worker told, once control knows it: what was sent to it before its channel was open is lost."""
+        self._messages.pop(incarnation, None)
 
     async def run(self) -> None:
         looks = 0

@@ -74,8 +74,7 @@ class SlotCallbacks:
     damage: Callable[[], Awaitable[None]]
     replicas: Callable[[int, Message], None]
     """Takes the slot's number and a message about replicas."""
-    on_start: Callable[[int], None] = lambda slot: None
-    """Takes the slot's number, when its worker was started: what is sent to it now, it reads before it serves."""
+    on_start: Callable[[str], None] = lambda incarnation: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class WorkerSlot:
         channel = Channel(self._on_message, lambda: None)
         await channel.open(ours)
         self._channel = channel
-        self._callbacks.on_start(self.number)
+        self._callbacks.on_start(self.incarnation)
         if self._retired.is_set():  # retired while the process was being created
             self._signal(signal.SIGTERM)
         try:

@@ -15,6 +15,7 @@ from proxy.edges.redis.spend.scripts import reservation_arguments
 from runtime.background import cancelled
 from runtime.redis.slots import slot_of
 
+PUTS = 2
 _AGAIN_S = 0.25
 _CONFIRMED_S = 0.02
 """The pause while reservations are on their way."""
@@ -23,10 +24,11 @@ _CONFIRMED_S = 0.02
 class _WaitingTree:
     """A tree that waits. `value`: begins with its epoch.
 
-    `destination`: the node, and its connection, to which reservations were put. `is_confirmed`: tells if it has them.
+    `destination`: the node, and its connection, to which reservations were put. `puts`: how often. `is_confirmed`:
+    tells if it has them.
     """
 
-    __slots__ = ("destination", "epoch", "is_confirmed", "key", "slot", "value")
+    __slots__ = ("destination", "epoch", "is_confirmed", "key", "puts", "slot", "value")
 
     def __init__(self, key: str, value: str) -> None:
         self.key = key
@@ -34,6 +36,7 @@ class _WaitingTree:
         self.epoch = value.split(" ", 1)[0]
         self.slot = slot_of(key.encode())
         self.destination: tuple[RedisNode, int] | None = None
+        self.puts = 0
         self.is_confirmed: Callable[[], bool] = lambda: False
 
 
@@ -84,7 +87,8 @@ class Rebuilds:
         """Ask the servers of all trees for their epochs, then do what each tree needs.
 
         A tree is rebuilt if the server that has confirmed its reservations says afterwards, on the same connection,
-        that it is in the epoch. No epoch comes back, so it was in it all the time.
+        that it is in the epoch. No epoch comes back, so it was in it all the time. All are put twice: the replies to
+        calls that it admitted before it lost them, in the same epoch, come before the first confirmation.
         """
         trees = list(self._trees.values())
         confirmed = {tree.key for tree in trees if tree.is_confirmed()}
@@ -95,6 +99,9 @@ class Rebuilds:
             if node.epoch.text != tree.epoch or self._trees.get(tree.key) is not tree:
                 continue
             if tree.destination != _destination(node):
+                tree.puts = 0
+                self._put(tree, node)
+            elif tree.key in confirmed and tree.puts < PUTS:
                 self._put(tree, node)
             elif tree.key in confirmed:
                 del self._trees[tree.key]
@@ -102,6 +109,7 @@ class Rebuilds:
 
     def _put(self, tree: _WaitingTree, node: RedisNode) -> None:
         tree.destination = _destination(node)
+        tree.puts += 1
         self.present_epochs[tree.key] = tree.epoch
         self.puts += 1
         calls = [take for take in self._open.values() if take.key == tree.key]

@@ -37,7 +37,10 @@ _AWAY = "Redis does not answer in time"
 _REFUSED = "Redis refuses the script"
 _UNCOUNTED = "control has not counted what the tree spends"
 _INCOMPLETE = "reservations may be missing since Redis was lost, until all machines have put theirs again"
-_ANOTHER_SERVER = "Redis has started again, or another server has taken over, since control counted"
+_ANOTHER_SERVER = (
+    "Redis has started again, or another server has taken over, since control counted (if that lasts though control "
+    "counts, this machine was released: restart its proxy)"
+)
 _UNREGISTERED = "control does not know yet that this proxy runs"
 
 

@@ -41,7 +41,7 @@ def call(json: dict[str, Any], path: str = CHAT, *, body_bytes: int | None = Non
     """A call with this body, or with one of so many bytes."""
     body = orjson.dumps(json) if body_bytes is None else bytes(body_bytes)
     facts = HeadFacts("r", path, Purpose.INFER, "", None)
-    return FakeCall(FakeIncoming(()), facts, body, json, **members)
+    return FakeCall(members.pop("incoming", FakeIncoming(())), facts, body, json, **members)
 
 
 def tokens(input: int | str, output: int | str, **others: int | str) -> TokenPrices:

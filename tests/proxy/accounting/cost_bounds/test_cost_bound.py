@@ -28,6 +28,7 @@ from tests.proxy.accounting.cost_bounds.calls import (
     price,
     tokens,
 )
+from tests.proxy.dialects.samples import FakeIncoming
 
 COMPLETIONS = "/v1/completions"
 PICTURE = {"type": "image_url", "image_url": {"url": "https://x.test/cat"}}
@@ -35,7 +36,13 @@ SEEN = {"messages": [{"role": "user", "content": [PICTURE]}]}
 SAID: dict[str, Any] = {"messages": [{"role": "user", "content": "hi"}]}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+COMPUTER = {"type": "computer_20250124", "name": "computer"}
+BASH = {"type": "bash_20250124", "name": "bash"}
 SIZED = {"max_input_tokens": 128_000, "max_output_tokens": 4000}
+
+
+LONG_CONTEXT = FakeIncoming((("anthropic-beta", "a,Context-1M-2025-08-07"),))
+GENERATIONS = "/v1/images/generations"
 
 
 class FakeForm:
@@ -64,6 +71,10 @@ CASES: dict[str, tuple[FakeCall, Price, int, int, int, int]] = {
     "tools": (
         *(call(SAID | {"tools": TOOLS}, body_bytes=500, output_cap=16), price()),
         *(2 * 1500 + 160, 2 * 1500 + 160, 16, 16),
+    ),
+    "tools whose descriptions the vendor has": (
+        *(call(SAID | {"tools": [*TOOLS, COMPUTER, BASH]}, MESSAGES, body_bytes=500, output_cap=16), price()),
+        *(2 * 3500 + 160, 2 * 3500 + 160, 16, 16),
     ),
     "a picture is the model's whole input": (
         *(call(SEEN, body_bytes=500, output_cap=16), price(**SIZED)),
@@ -105,13 +116,57 @@ CASES: dict[str, tuple[FakeCall, Price, int, int, int, int]] = {
         *(call({"input": [{"id": "msg_1"}]}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
         *(256_160, 256_160, 16, 16),
     ),
-    "a stored prompt": (
-        *(call({"prompt": {"id": "pmpt_1"}}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
-        *(256_160, 256_160, 16, 16),
+    "a stored prompt, which may have tools": (
+        *(call({"prompt": {"id": "p"}, "max_tool_calls": 1}, RESPONSES, body_bytes=50, output_cap=16), price(**SIZED)),
+        *(2 * 256_000 + 160, 2 * 256_000 + 160, 16, 16),
     ),
     "no stored state": (
         *(call({"input": [{"role": "user", "content": "x"}]}, RESPONSES, body_bytes=50, output_cap=16), price()),
         *(260, 260, 16, 16),
+    ),
+    "prompts of a list behind a number": (
+        *(call({"prompt": [1, "a", "b"]}, COMPLETIONS, body_bytes=50, output_cap=16), price()),
+        *(100 + 3 * 160, 100 + 3 * 160, 16, 16),
+    ),
+    "prompts as embeddings": (
+        *(call({"prompt_embeds": ["a", "b"]}, COMPLETIONS, body_bytes=50, output_cap=16), price()),
+        *(100 + 3 * 160, 100 + 3 * 160, 16, 16),
+    ),
+    "answers by another name": (
+        *(call(SAID | {"num_return_sequences": 5}, body_bytes=50, output_cap=16), price()),
+        *(100 + 5 * 160, 100 + 5 * 160, 16, 16),
+    ),
+    "a prediction, which is paid where it is wrong": (
+        *(call(SAID | {"prediction": {"type": "content", "content": "x"}}, body_bytes=50, output_cap=16), price()),
+        *(100 + 500 + 160, 100 + 500 + 160, 16, 16),
+    ),
+    "a budget of reasoning": (
+        *(call(SAID | {"reasoning": {"max_tokens": 2000}}, body_bytes=500, output_cap=4000), price()),
+        *(1000 + 20_160, 1000 + 40_000, 2016, 4000),
+    ),
+    "a longer context than the model's usual one": (
+        *(call(SAID, MESSAGES, body_bytes=10**6, output_cap=16, incoming=LONG_CONTEXT), price(**SIZED)),
+        *(2_000_160, 2_000_160, 16, 16),
+    ),
+    "a picture by a longer context": (
+        *(call(SEEN | {"betas": ["context-1m-2025-08-07"]}, MESSAGES, body_bytes=500, output_cap=16),),
+        *(price(**SIZED), 2_100_160, 2_100_160, 16, 16),
+    ),
+    "pictures that are shown before they are finished": (
+        *(call({"prompt": "cat", "partial_images": 3}, GENERATIONS, body_bytes=50), price(**SIZED)),
+        *(43_100, 43_100, 4000, 4000),
+    ),
+    "a picture by a URL in embeddings": (
+        *(call({"input": [{"image": "https://x.test"}, "a"]}, "/v1/embeddings", body_bytes=50), price(**SIZED)),
+        *(2 * 256_000 + 100, 2 * 256_000 + 100, 0, 0),
+    ),
+    "a recording by a URL in JSON": (
+        *(call({"file": "https://x.test/3h.mp3"}, "/v1/audio/transcriptions", body_bytes=50), price(**SIZED)),
+        *(256_100 + 40_000, 256_100 + 40_000, 4000, 4000),
+    ),
+    "documents in an object": (
+        *(call({"query": "q", "documents": {"content": [{"text": "a"}] * 4}}, "/v1/rerank", body_bytes=50), price()),
+        *(400, 400, 0, 0),
     ),
     "embeddings": (call({"input": "x"}, "/v1/embeddings", body_bytes=50), price(), 100, 100, 0, 0),
     "a reranking reads its query with each document": (
@@ -149,6 +204,39 @@ def test_bound_is_what_is_worked_out_by_hand(name: str) -> None:
         assert cost_bound(question, rates, 8192, most_input(question.json, len(question.body), None)) == bound
 
 
+def said_by(part: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+TEXTS: list[tuple[dict[str, Any], str]] = [
+    (
+        {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "a"}]},
+                {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}], "refusal": None, "annotations": []},
+                {"role": "tool", "tool_call_id": "1", "content": "x", "name": "f"},
+            ]
+        },
+        CHAT,
+    ),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]}, MESSAGES),
+    ({"input": [{"type": "reasoning", "id": "rs_1", "encrypted_content": "x", "summary": []}]}, RESPONSES),
+    ({"input": [{"type": "function_call", "id": "fc_1", "arguments": "{}"}, {"role": "user"}]}, RESPONSES),
+    (SAID | {"chat_template_kwargs": {"enable_thinking": False}, "metadata": {"n": "3"}}, CHAT),
+    (SAID | {"response_format": {"type": "json_schema", "n": 1}, "logit_bias": {}}, CHAT),
+    ({"input": [[1, 2], [3]]}, "/v1/embeddings"),
+    ({"prompt": [[1, 2], [3]]}, COMPLETIONS),
+    ({"query": "q", "documents": [{"title": "a", "url": "b"}]}, "/v1/rerank"),
+]
+
+
+@pytest.mark.parametrize(("body", "path"), TEXTS)
+def test_text_of_stock_clients_needs_no_bound_of_the_model(body: dict[str, Any], path: str) -> None:
+    bound = cost_bound(call(body, path, body_bytes=50, output_cap=16), dearest_rates([price()]), 8192)
+    assert isinstance(bound, CostBound)
+    assert bound.input_tokens == 50
+
+
 NO_INPUT = "max_input_tokens"
 NO_OUTPUT = "max_output_tokens"
 
@@ -157,6 +245,23 @@ NO_OUTPUT = "max_output_tokens"
     ("question", "its_price", "missing"),
     [
         (call(SEEN), price(), NO_INPUT),
+        (call(said_by({"type": "document_url", "document_url": "https://x.test"})), price(), NO_INPUT),
+        (call(said_by({"video_clip": "https://x.test"})), price(), NO_INPUT),
+        (call({"messages": [{"role": "user", "content": {"type": "x_url", "x_url": "https://x"}}]}), price(), NO_INPUT),
+        (call({"messages": [{"role": "user", "content": "x", "images": ["https://x"]}]}), price(), NO_INPUT),
+        (call({"input": [{"type": "reasoning", "id": "rs_1", "summary": []}]}, RESPONSES), price(), NO_INPUT),
+        (call({"input": [{"type": "web_search_call", "id": "ws_1"}]}, RESPONSES), price(), NO_INPUT),
+        (call(SAID | {"files": [{"id": "file_1"}]}), price(), NO_INPUT),
+        (call(SAID | {"chat_template": "{% for i in range(10**6) %}x {% endfor %}"}), price(), NO_INPUT),
+        (call(SAID | {"chat_template_kwargs": {"chat_template": "x"}}), price(), NO_INPUT),
+        (call({"url": "https://x.test"}, "/v1/audio/translations"), price(max_output_tokens=1), NO_INPUT),
+        (call({"prompt": "x", "image_url": "https://x"}, GENERATIONS), price(max_output_tokens=1), NO_INPUT),
+        (call({"input": [{"image": "https://x"}]}, "/v1/embeddings"), price(), NO_INPUT),
+        (call({"input": ["a", ["b", {"image": "https://x"}]]}, "/v1/embeddings"), price(), NO_INPUT),
+        (call(SAID | {"extra_body": {"max_tokens": 10**6}}), price(**SIZED), "extra_body.max_tokens"),
+        (call(SAID | {"generationConfig": {"candidateCount": 9}}), price(), "generationConfig.candidateCount"),
+        (call(SAID | {"extra_body": {"google": {"maxOutputTokens": 9}}}), price(**SIZED), "google.maxOutputTokens"),
+        (call(SAID | {"num_return_sequences": "9"}), price(), "num_return_sequences"),
         (call(SEEN), price(max_output_tokens=1), NO_INPUT),
         (call({"input": "x", "conversation": "c"}, RESPONSES), price(), NO_INPUT),
         (call({}, "/v1/audio/transcriptions", upload=FORM), price(), NO_INPUT),

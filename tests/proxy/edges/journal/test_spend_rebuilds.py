@@ -57,16 +57,16 @@ class Machine:
         self.news = 0
         self.rebuilds = SpendRebuilds(lambda: self.workers, self.committed, self.on_done)
 
+    def tell(self, states: Mapping[str, str], reported: Mapping[str, str]) -> None:
+        """Tell what control answered to a report that named all workers."""
+        self.rebuilds.tell([worker.incarnation for worker in self.workers if worker.incarnation], states, reported)
+
     async def committed(self, places: Mapping[str, tuple[int, int]]) -> None:
         self.waits.append(dict(places))
         await self.is_committed.wait()
 
     def on_done(self) -> None:
         self.news += 1
-
-    def tell(self, states: dict[str, str], reported: dict[str, str]) -> None:
-        """Take an answer to a report that named all workers of now."""
-        self.rebuilds.tell(states, reported, {worker.incarnation for worker in self.workers if worker.incarnation})
 
     @property
     def confirmed(self) -> dict[str, str]:
@@ -136,37 +136,27 @@ async def test_without_a_worker_all_journals_are_waited_for() -> None:
         assert machine.waits == [{}]
 
 
-async def test_a_worker_that_starts_is_told_once_control_knows_it_and_waited_for() -> None:
+async def test_a_worker_that_starts_is_waited_for_and_told_once_control_knows_it() -> None:
     async with serving(Worker("w1", trees(A)), Worker("")) as machine:
         late = machine.workers[1]
         late.starts("w2")
-        machine.rebuilds.started(late)
-        assert late.messages == [], "control has taken no report"
-        machine.tell(trees(A), {})
-        assert sent([late]) == [trees(A)]
+        machine.rebuilds.tell(["w1"], trees(A), {})
+        assert late.messages == [], "control may end what it reserves"
         await machine.looks_again()
         assert machine.waits == []
+        machine.tell(trees(A), {})
+        assert sent([late]) == [trees(A)]
         late.dies()
         await eventually(lambda: machine.confirmed == trees(A))
-        late.messages.clear()
-        late.starts("w3")
-        machine.rebuilds.started(late)
-        machine.rebuilds.tell(trees(A), {}, {"w1", "w2"})  # the answer to a report that left before
-        assert late.messages == [], "control would release what it reserves"
-        machine.tell(trees(A), {})
-        assert late.messages == [{"is": "spend", "waiting": trees(A)}]
-        machine.tell(trees(A), {})
-        assert len(late.messages) == 1
 
 
-async def test_a_worker_that_control_knows_before_its_channel_opens_is_told_then() -> None:
-    async with serving(Worker("")) as machine:
-        early = machine.workers[0]
-        early.starts("w1")
-        machine.tell(trees(A), {})
-        early.messages.clear()  # no channel was open
-        machine.rebuilds.started(early)
-        assert early.messages == [{"is": "spend", "waiting": trees(A)}]
+async def test_a_worker_is_told_again_what_was_sent_before_its_channel_was_open() -> None:
+    async with serving(Worker("w1", {})) as machine:
+        machine.tell({}, {})
+        machine.rebuilds.started("w1")
+        machine.tell({}, {})
+        machine.tell({}, {})
+        assert len(machine.workers[0].messages) == 2
 
 
 async def test_one_tree_waits_for_no_other() -> None:

@@ -1,0 +1,81 @@
+"""The demo's step on spend limits: a HARD limit refuses the call that would exceed it, and a webhook is told.
+
+A step like those of `steps.py`.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+from control.demo.caller import RefusedError, ask
+from control.demo.scene import Scene, expect, until
+from control.demo.upstream import INPUT_TOKENS, OUTPUT_TOKENS
+
+SLUG = "acme/assistant"
+AMOUNT = Decimal("0.01")
+INPUT_PRICE = 20
+OUTPUT_PRICE = 200
+"""EUR per million tokens. So a call costs 0.0024, and can cost twice as much: each byte of it may be a token."""
+MOST_OUTPUT = 16
+COST = Decimal(INPUT_TOKENS * INPUT_PRICE + OUTPUT_TOKENS * OUTPUT_PRICE) / 1_000_000
+PERCENT = 70
+
+
+async def spend_limited(scene: Scene) -> list[str]:
+    """limit what a customer may spend, HARD: the call that would exceed it is refused, and a webhook is told"""
+    operator = scene.operator
+    price = {"input_per_million": str(INPUT_PRICE), "output_per_million": str(OUTPUT_PRICE)}
+    more = {"slug": SLUG, "valid_from": "2026-01-01", "currency": "EUR", "max_output_tokens": MOST_OUTPUT}
+    await operator.call("PUT", "/v1/gateway/prices", more | price)
+    limit = {"unit": "DAY", "amount": str(AMOUNT), "currency": "EUR", "enforcement": "HARD"}
+    body = {"metadata": {"external_entity_id": "acme-small"}, "models": [{"slug": SLUG}], "spend_limits": [limit]}
+    group = await operator.call("POST", "/v1/gateway/groups", body | {"alert_percents": [PERCENT]})
+    key = (await operator.call("POST", f"/v1/gateway/groups/{group['id']}/api_keys", {}))["api_key"]
+    hook = {"url": scene.receiver.url, "event_types": ["LIMIT_ALERT"], "group_id": group["id"]}
+    webhook = await operator.call("POST", "/v1/gateway/webhooks", hook)
+    await scene.receiver.start()
+    await until(_answered(scene, key), "the first call was not answered")
+    answered = 1
+    while (refusal := await _call(scene, key)) is None:
+        answered += 1
+        expect(answered * COST < AMOUNT, f"{answered} calls were answered")
+    expect(refusal.body["error_code"] == "SPEND_LIMIT_EXCEEDED", f"the refusal was {refusal}")
+    request = scene.upstreams[1].requests[-1]["body"]
+    expect(request.get("max_tokens") == MOST_OUTPUT, f"upstream was asked for {request}")
+    alert = await until(_alert(scene, webhook["secret"]), "the webhook was told of nothing")
+    await operator.call("DELETE", f"/v1/gateway/webhooks/{webhook['id']}")
+    scene.receiver.messages.clear()
+    amount = alert["data"]["used"]
+    expect(Decimal(amount) == answered * COST, f"the alert was {alert}")
+    return [
+        f"{answered} calls cost {amount} EUR; upstream may give {MOST_OUTPUT} tokens: the next could cost too much",
+        f"{refusal.status} {refusal.body['error']}",
+        f"the webhook received {alert['type']}: {amount} of {AMOUNT} EUR are spent, above {PERCENT} %",
+    ]
+
+
+async def _call(scene: Scene, key: str) -> RefusedError | None:
+    """Make a call; returns the refusal, if it is one."""
+    try:
+        await ask(scene.product.proxy, key, SLUG, "Who are you?")
+    except RefusedError as refusal:
+        return refusal
+    return None
+
+
+def _answered(scene: Scene, key: str) -> Any:
+    async def look() -> bool:
+        refusal = await _call(scene, key)
+        expect(refusal is None or refusal.status == 503, f"the first call {refusal}")  # 503: not counted yet
+        return refusal is None
+
+    return look
+
+
+def _alert(scene: Scene, secret: str) -> Any:
+    """The alert that the receiver was told, parsed, its signature being valid."""
+
+    async def look() -> Any:
+        messages = [scene.receiver.verified(secret, number) for number in range(len(scene.receiver.messages))]
+        return next((message for message in messages if message["type"] == "LIMIT_ALERT"), None)
+
+    return look
