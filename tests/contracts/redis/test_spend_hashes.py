@@ -136,7 +136,7 @@ async def test_a_build_among_thousands_of_reservations_ends_those_that_it_has(re
     hashes, admin = redises
     epoch = (await hashes.epochs([TREE]))[TREE.root_id]
     groups = ("grp_child", TREE.root_id)
-    fields = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, groups)) for n in range(12_000)}
+    fields: dict[Any, Any] = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, groups)) for n in range(12_000)}
     admin.hset(TREE.key, mapping={**fields, **{f"r{group}": pack_amount(24_000) for group in groups}, "sold:D1": b""})
     keys = [f"key{n}" for n in range(3, 12_000)]
     assert await hashes.build(TREE, epoch, TreeBuild(AT_MS, {"snew:D2": 1}, keys, ["sold:D1"]))
@@ -147,7 +147,7 @@ async def test_a_build_among_thousands_of_reservations_ends_those_that_it_has(re
 
 async def test_a_hash_with_many_thousands_of_reservations_is_read_in_portions(redises: Redises) -> None:
     hashes, admin = redises
-    fields = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, ())) for n in range(40_000)}
+    fields: dict[Any, Any] = {f"pkey{n}": pack_reservation(Reserved(2, "a" * 16, ())) for n in range(40_000)}
     admin.hset(TREE.key, mapping=fields)
     reserves = await hashes.reserves(TREE)
     assert (len(reserves.reservations), reserves.is_of_one_moment) == (40_000, False)
