@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -20,6 +21,7 @@ from proxy.edges.journal.supervisor.spend_rebuilds import Committed, ProxyWorker
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from runtime.background import is_set_within
 from runtime.log_lines import cause_of
+from runtime.private_files import replace_file
 
 INTERVAL_S = 2.0
 GATHER_S = 0.05
@@ -27,6 +29,8 @@ GATHER_S = 0.05
 REBUILT_AT_ONCE = 2_000
 """The most trees that a report confirms, of the ten thousand that control takes. The next report has more."""
 MAX_NAME_CHARS = 255
+WORD_FILE = ".machine"
+"""A file in the directory of journals, which ignores names with a dot."""
 log = logging.getLogger(__name__)
 
 
@@ -126,8 +130,28 @@ class MachineReports:
 
 
 def machine_name(directory: Path) -> str:
-    """The machine's name to control, the same after a restart: its host, and the directory that holds its journals."""
-    return f"{socket.gethostname()}:{directory.absolute()}"[:MAX_NAME_CHARS]
+    """The machine's name to control, the same after a restart: its host, a random word, the directory of its journals.
+
+    The word is kept in that directory. So machines that are set up alike have names of their own.
+    """
+    return f"{socket.gethostname()}:{_word_in(directory)}:{directory.absolute()}"[:MAX_NAME_CHARS]
+
+
+def _word_in(directory: Path) -> str:
+    """The word that the directory holds; "" if the disk refuses it, as it refuses the journals then."""
+    path = directory / WORD_FILE
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            replace_file(path, secrets.token_hex(4))
+        return path.read_text("ascii")
+    except OSError as error:
+        log.error(
+            "The machine's name cannot be kept in %s (%s): another machine of the same host name and directory would be"
+            " taken for this one. See to the disk of TOLLGATE_JOURNAL_DIR.",
+            *(directory, cause_of(error)),
+        )
+        return ""
 
 
 def journals_in(directory: Path) -> set[str]:

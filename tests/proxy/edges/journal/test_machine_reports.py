@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from proxy.edges.journal.supervisor import machine_reports
-from proxy.edges.journal.supervisor.machine_reports import REBUILT_AT_ONCE, MachineReports, machine_name
+from proxy.edges.journal.supervisor.machine_reports import REBUILT_AT_ONCE, MachineReports, journals_in, machine_name
 from proxy.edges.replicas.supervisor.control_reports import MACHINES, ControlReports, ReportNotTakenError
 from runtime.background import running
 from tests.waiting import eventually
@@ -107,6 +107,22 @@ async def test_without_a_directory_it_tells_of_what_runs(
     workers = [Worker("running"), Worker("")]
     await MachineReports(client, tmp_path / "missing", lambda: workers, committed).send()
     assert control.bodies[0]["incarnations"] == ["running"]
+
+
+def test_a_machine_keeps_its_name_and_has_it_alone(tmp_path: Path) -> None:
+    """Two machines have the same host name and, each on a disk of its own, the same directory."""
+    directory = tmp_path / "data" / "journal"
+    name = machine_name(directory)
+    assert machine_name(directory) == name
+    assert journals_in(directory) == set()
+    (tmp_path / "data").rename(tmp_path / "other disk")
+    assert machine_name(directory) != name
+
+
+def test_a_machine_has_a_name_when_the_disk_refuses_its_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    assert str(tmp_path) in machine_name(tmp_path / "file")
+    assert "TOLLGATE_JOURNAL_DIR" in caplog.text
 
 
 async def test_it_tells_again_and_again_and_at_once_after_a_change(
