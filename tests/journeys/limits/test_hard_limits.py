@@ -93,7 +93,9 @@ class HardScene:
         """Make a call that is not streamed. `cap`: its cap. Return status, body and header fields."""
         cap = body.pop("cap", None)
         text = order.text()
-        prompt = {"input": text} if path == RESPONSES else {"messages": [{"role": "user", "content": text}]}
+        prompt: dict[str, Any] = {"messages": [{"role": "user", "content": text}]} if path in DIALECTS else {}
+        if path == RESPONSES:
+            prompt = {"input": text}
         capped = {} if cap is None else {("max_output_tokens" if path == RESPONSES else "max_tokens"): cap}
         headers = {"Authorization": f"Bearer {key or self.key}"}
         url = (front or self.stage.product.proxy) + path
