@@ -10,6 +10,8 @@ from redis.exceptions import NoScriptError
 from runtime.redis.routed import Keyed, RoutedRedis, WriteResult
 
 Argument = str | bytes | int
+_LOADS_MOST = 3
+"""A slot may move on, to a server that does not know the script either, before it is sent again."""
 
 
 class RedisScript:
@@ -47,11 +49,12 @@ class RedisScript:
         def evalsha(server: Redis) -> Awaitable[Any]:
             return server.evalsha(self._sha1, len(keys), *keys, *arguments)
 
-        try:
-            return await redis.write(keys[0], evalsha, wait_ms)
-        except NoScriptError:
-            await redis.at(keys[0], lambda server: server.script_load(self._text))
-            return await redis.write(keys[0], evalsha, wait_ms)
+        for _ in range(_LOADS_MOST):
+            try:
+                return await redis.write(keys[0], evalsha, wait_ms)
+            except NoScriptError:
+                await redis.at(keys[0], lambda server: server.script_load(self._text))
+        return await redis.write(keys[0], evalsha, wait_ms)
 
     async def _run(self, server: Redis, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         try:
