@@ -163,10 +163,7 @@ SCHEMA: Schema = {
             unit={"enum": [unit.value for unit in USAGE_UNITS]},
             amount=_AMOUNT,
             currency=_CURRENCY,
-            enforcement={
-                "enum": [mode.value for mode in SpendEnforcement],
-                "description": "SOFT by default.",
-            },
+            enforcement={"enum": [mode.value for mode in SpendEnforcement], "description": "SOFT by default."},
         ),
         "webhook": _object(
             ("url",),

@@ -500,9 +500,11 @@ def test_reconcile_compares_what_is_spent(api: FakeApi) -> None:
         "hierarchy": {"limit_enforcement": "CASCADING"},
         "effective_spend_limits": [{}],
     }
-    item = {"unit": "DAY", "currency": "EUR", "spent": "1.50", "reset_at": "2026-12-01T00:00:00.000Z"}
+    item = {"unit": "DAY", "currency": "EUR", "reset_at": "2026-12-01T00:00:00.000Z"}
+    own = item | {"spent": "1.50", "source_group": "grp_1"}
+    of_ancestor = item | {"spent": "9.00", "source_group": "grp_top"}
     api.answers["GET /v1/gateway/groups"] = page(group)
-    api.answers["GET /v1/gateway/groups/grp_1/spend"] = {"items": [item]}
+    api.answers["GET /v1/gateway/groups/grp_1/spend"] = {"items": [own, of_ancestor]}
     api.answers["GET /v1/gateway/usage_report"] = page({"group_id": "grp_1", "cost": {"EUR": "1.5"}, "own": {}})
     assert done("events", "reconcile", "--spend") == "1 groups compared\nno differences\n"
 
