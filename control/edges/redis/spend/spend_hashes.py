@@ -178,7 +178,7 @@ class SpendHashes:
     async def release(self, tree: SpendTree, event_keys: Sequence[str], counted_ms: int) -> int:
         """Delete the reservations of these events, with what they hold of their groups. Returns how many there were.
 
-        None if less than through `counted_ms` is counted: the hash was lost since that was read.
+        Deletes none if less than through `counted_ms` is counted: the hash was lost since that was read.
         """
         count = 0
         names = [f"{RESERVATION_PREFIX}{key}" for key in event_keys]

@@ -41,7 +41,7 @@ class SpendTake(RedisCommand):
         self.sent_at = 0.0
         self.expires_at = NEVER  # `encoded` is set when it is sent
 
-    def settle_calls(self) -> None:
+    def order_calls(self) -> None:
         """Leave out the callers that stopped waiting. Call it only before the command is sent.
 
         HARD limits refuse all calls after the first that they refuse: those that need less come before it.
@@ -53,13 +53,16 @@ class SpendTake(RedisCommand):
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan
-        encoded = hard_call_arguments if plan.plan.is_hard else call_arguments
+        if plan.plan.is_hard:
+            calls = [hard_call_arguments(event_key, picos, least) for _, event_key, picos, least in self.calls]
+        else:
+            calls = [call_arguments(event_key, picos) for _, event_key, picos, _ in self.calls]
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
             plan.argument_count + 2 * len(self.calls),
             script,
             plan.arguments,
-            b"".join([encoded(event_key, picos, least) for _, event_key, picos, least in self.calls]),
+            b"".join(calls),
         )
 
 

@@ -152,7 +152,7 @@ class RedisSpend:
         self._takes_to_send = []
         for take in takes:
             take.plan.take = None
-            take.settle_calls()
+            take.order_calls()
             if take.calls:
                 if take.plan.plan.is_hard:
                     self._read_epoch(self._nodes.of(take.plan.slot))
@@ -284,7 +284,8 @@ class RedisSpend:
         if code != self._logged_error:  # once per cause, not once per call
             self._logged_error = code
             _log.error(
-                "Redis refuses the script of spend limits (%s); calls are admitted without them. Check the permissions "
-                "of the Redis user, and that the server is no replica and has memory left.", code,
+                "Redis refuses the script of spend limits (%s); calls are admitted without SOFT ones, and those that "
+                "HARD ones bind are answered with 503. Check the permissions of the Redis user, and that the server is "
+                "no replica and has memory left.", code,
             )  # fmt: skip
         return False

@@ -66,7 +66,7 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
     return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
 
 
-def call_arguments(event_key: str, picos: int, _least: int = 0) -> bytes:
+def call_arguments(event_key: str, picos: int) -> bytes:
     """Two arguments of either script, encoded for Redis: a call's reservation, and its amount."""
     key = event_key.encode()
     head, pack = _packing(len(key))

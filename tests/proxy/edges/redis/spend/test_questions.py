@@ -24,7 +24,7 @@ async def test_a_take_has_the_calls_that_are_still_awaited() -> None:
     answers = [asyncio.get_running_loop().create_future() for _ in range(3)]
     take.calls = [(answer, f"key-{place}", place, 0) for place, answer in enumerate(answers)]
     answers[1].cancel()
-    take.settle_calls()
+    take.order_calls()
     for with_text, script in ((False, [b"EVALSHA", SCRIPT.sha]), (True, [b"EVAL", SCRIPT.text])):
         reader = hiredis.Reader()
         reader.feed(take.encode(with_text=with_text))
@@ -37,7 +37,7 @@ async def test_calls_that_hard_limits_bind_have_two_amounts_and_the_least_come_f
     take = SpendTake(CompiledSpendPlan(plan, SCRIPT, INCARNATION), lambda _take, _reply: None)
     loop = asyncio.get_running_loop()
     take.calls = [(loop.create_future(), key, 9, least) for key, least in (("much", 9), ("none", 0), ("some", 1))]
-    take.settle_calls()
+    take.order_calls()
     reader = hiredis.Reader()
     reader.feed(take.encode())
     calls = [b"pnone", pack_amount(0) + pack_amount(9), b"psome", pack_amount(1) + pack_amount(9)]
