@@ -88,7 +88,7 @@ class BillingEvent(NamedTuple):
 
     `source`: `REPORTED` or `COUNTED`; None in an event of an older proxy, which has no details either. `group_path`:
     the ids from the root to the calling group, each with `/`; "" in an event of an older proxy. `is_count`: the call
-    only counted tokens.
+    only counted tokens. `balance_group`: the group whose prepaid balance the call draws from; "" without one.
     """
 
     idempotency_key: str
@@ -106,6 +106,7 @@ class BillingEvent(NamedTuple):
     source: str | None = None
     group_path: str = ""
     is_count: bool = False
+    balance_group: str = ""
 
     @property
     def is_charged(self) -> bool:
@@ -189,7 +190,7 @@ def event_start(
 
 
 class Payer(NamedTuple):
-    """The members that all events of one key through one slug share. `group_path`: as in `BillingEvent`."""
+    """The members that all events of one key through one slug share. The last two are as in `BillingEvent`."""
 
     workspace_id: str
     group_id: str
@@ -197,14 +198,13 @@ class Payer(NamedTuple):
     api_key_prefix: str
     model_slug: str
     group_path: str = ""
+    balance_group: str = ""
 
 
 @lru_cache(PAYERS_KEPT)
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
-    members = payer._asdict()
-    if not payer.group_path:
-        del members["group_path"]
+    members = {name: text for name, text in payer._asdict().items() if text or name not in _DEFAULTS}
     return orjson.dumps(members)[1:-1]
 
 
@@ -285,6 +285,7 @@ _DEFAULTS: Mapping[str, Any] = {
     "source": None,
     "group_path": "",
     "is_count": False,
+    "balance_group": "",
 }
 """The members that an older proxy does not write, and their values then."""
 _SOURCES = {None, REPORTED, COUNTED}
@@ -315,8 +316,8 @@ def _further(wires: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         name: [wire.get(name, default) for wire in wires] for name, default in _DEFAULTS.items()
     }
     tiers = columns.pop("service_tier")
-    if set(map(type, chain(tiers, columns["group_path"]))) != {str}:
-        raise TypeError("service_tier and group_path are text")
+    if set(map(type, chain(tiers, columns["group_path"], columns["balance_group"]))) != {str}:
+        raise TypeError("service_tier, group_path and balance_group are text")
     if not set(columns["source"]) <= _SOURCES:
         raise ValueError(f"source is {REPORTED} or {COUNTED}")
     columns["details"] = list(map(_details, columns["details"], tiers))

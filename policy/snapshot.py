@@ -24,6 +24,7 @@ from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.limit import Limit, SlugLimits, limit_of
 from policy.price_wire import LONG_CONTEXT_MEMBERS, PRICE_MEMBERS, TIER_MEMBERS, price_from_wire, price_to_wire
 from policy.prices import Price
+from policy.spend.balances import Balance, balance_from_wire
 from policy.spend.limits import SpendLimit, spend_limits_from_wire
 
 Wire = dict[str, Any]
@@ -312,6 +313,11 @@ def group_spend_from_wire(body: Wire) -> tuple[SpendLimit, ...]:
     return spend_limits_from_wire(body.get("spend_limits", ()))
 
 
+def group_balance_from_wire(body: Wire) -> Balance | None:
+    """The prepaid balance of a group, or None. Raises for one of a newer version, as `group_spend_from_wire` does."""
+    return balance_from_wire(body.get("balance"))
+
+
 def models_entry_to_wire(entry: SlugLimits) -> Wire:
     """An entry of `models[]`, as the API, the database column and the snapshot hold it."""
     return {
@@ -344,7 +350,9 @@ def _limit_from_wire(body: Wire) -> Limit:
     return limit_of(body["type"], body["unit"], body["threshold"])
 
 
-_GROUP_MEMBERS = frozenset(("workspace_id", "parent_id", "external_entity_id", "enforcement", "models", "spend_limits"))
+_GROUP_MEMBERS = frozenset(
+    ("workspace_id", "parent_id", "external_entity_id", "enforcement", "models", "spend_limits", "balance")
+)
 _ENTRY_MEMBERS = frozenset(("slug", "rate_limits", "usage_limits"))
 _LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
 

@@ -6,6 +6,7 @@ from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.limits.groups import Enforcement, Group
 from policy.prices import Price
+from policy.spend.balances import Balance
 from policy.spend.limits import SpendLimit
 
 
@@ -57,6 +58,7 @@ class GroupRecord:
     managed_at_ms: int | None = None
     alert_percents: tuple[int, ...] = ()
     spend_limits: tuple[SpendLimit, ...] = ()
+    balance: Balance | None = None
 
     @property
     def counting_owner(self) -> str:

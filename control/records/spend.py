@@ -24,9 +24,10 @@ class SpendReading(NamedTuple):
 
 
 class SpendTree(NamedTuple):
-    """A tree of groups that has a spend limit. All its limits have one currency.
+    """A tree of groups that has a spend limit or a balance. All of them have one currency.
 
-    `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD.
+    `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD, or it
+    has a balance. `balances`: the groups that have one.
     """
 
     root_id: str
@@ -35,6 +36,7 @@ class SpendTree(NamedTuple):
     currency: str
     prices: str = ""
     is_hard: bool = False
+    balances: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -67,6 +69,8 @@ class TreeEvent(NamedTuple):
     image_output_tokens: int | None
     server_tool_calls: int | None
     charged: int
+    balance_group: str | None
+    draw: str | None
 
     @property
     def root_id(self) -> str:
@@ -79,15 +83,19 @@ class TreeEvent(NamedTuple):
 
 
 class SpentEvent(NamedTuple):
-    """The amount that an event adds to what groups have spent: `units` are 10^-22 of the tree's currency.
+    """The amounts that an event adds to what groups have spent and to what is drawn from a balance.
 
-    `groups`: none if its cost is in no currency or in another one. Then it only ends its reservation.
+    `units`: 10^-22 of the tree's currency. `groups`: none if its cost is in no currency or in another one. `balance`:
+    its name in the hash, or "". `draw`: units, priced when the event was committed. A withdrawal has only a draw.
+    Where nothing is added, the reservation of `key` ends all the same.
     """
 
     at_ms: int
     key: str
     groups: Sequence[str]
     units: int
+    balance: str = ""
+    draw: int = 0
 
 
 class TreeCount(NamedTuple):

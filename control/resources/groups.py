@@ -102,10 +102,11 @@ class GroupInTree:
 
     @property
     def spend_plan(self) -> SpendPlan | None:
-        """The spend limits that bind its calls; None if there are none."""
+        """The spend limits that bind its calls, and the balance that they draw from; None if there is neither."""
         path = (self.record, *self.ancestors)
         limits = [record.spend_limits for record in path]
-        return spend_plan([record.group.id for record in path], self.record.group.enforcement, limits)
+        balances = [record.balance for record in path]
+        return spend_plan([record.group.id for record in path], self.record.group.enforcement, limits, balances)
 
 
 async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:

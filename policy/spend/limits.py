@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.prices import amount_text, parse_amount, parse_currency
@@ -17,9 +17,11 @@ MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
-SPEND_LEVEL = 2
-"""The kinds of spend limits that this version knows: 1 is SOFT, 2 adds HARD. A proxy tells control when it asks for
-policy."""
+BALANCE_LEVEL = 3
+"""The least `SPEND_LEVEL` of a proxy that can draw from a balance."""
+SPEND_LEVEL = BALANCE_LEVEL
+"""The kinds of spend limits that this version knows: 1 is SOFT, 2 adds HARD, 3 balances. A proxy tells control when it
+asks for policy."""
 
 
 class SpendEnforcement(StrEnum):
@@ -60,7 +62,9 @@ class TreeCurrencyError(ValueError):
     """Spend limits of one tree have more than one currency."""
 
     def __init__(self, currencies: Sequence[str]) -> None:
-        super().__init__(f"all spend limits of a group tree have one currency, not {' and '.join(currencies)}")
+        super().__init__(
+            f"all spend limits and balances of a group tree have one currency, not {' and '.join(currencies)}"
+        )
 
 
 def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
@@ -76,9 +80,16 @@ def level_of(limits: Iterable[SpendLimit]) -> int:
     return max((_LEVELS[limit.enforcement] for limit in limits), default=0)
 
 
-def check_currency(limits: Iterable[SpendLimit]) -> None:
-    """Raise `TreeCurrencyError` unless all limits, which are those of one tree, have one currency."""
-    currencies = sorted({limit.currency for limit in limits})
+class HasCurrency(Protocol):
+    """A spend limit or a balance."""
+
+    @property
+    def currency(self) -> str: ...
+
+
+def check_currency(amounts: Iterable[HasCurrency]) -> None:
+    """Raise `TreeCurrencyError` unless all limits and balances, which are those of one tree, have one currency."""
+    currencies = sorted({amount.currency for amount in amounts})
     if len(currencies) > 1:
         raise TreeCurrencyError(currencies)
 

@@ -14,6 +14,7 @@ See docs/reference/money.md#how-spend-is-counted.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
+# - `s<group>*:B`, `r<group>*`: the same of the group's prepaid balance: what is drawn, withdrawals included.
 # - `p<event key>`: a reservation: its amount, the worker incarnation that made it, its groups, each followed by `/`. An
 #   empty one was given back before it was made: it keeps a late take from running.
 # - `w`: names control's last repair of the sums of reservations, so that no two processes make the same one.
@@ -33,6 +34,8 @@ REPAIR_FIELD = "w"
 SPENT_PREFIX = "s"
 RESERVED_PREFIX = "r"
 RESERVATION_PREFIX = "p"
+BALANCE_WINDOW = "B"
+"""The name of the only window of a balance."""
 INCARNATION_CHARS = 16
 LIMB = 10**12
 """The number of each limb's units that make one of the limb before it."""
@@ -50,13 +53,18 @@ def spend_key(root_group: str) -> str:
     return f"tg:{{{root_group}|group}}"
 
 
-def spent_field(group_id: str, unit: Unit, at_ms: int) -> str:
-    """The field of what a group has spent in the window of `unit` that has this time."""
-    return f"{SPENT_PREFIX}{group_id}:{window_name(unit, at_ms)}"
+def spent_field(name: str, unit: Unit | None, at_ms: int) -> str:
+    """The field of what a group has spent in the window of `unit` that has this time.
+
+    None: the field of what is drawn from a balance, by its name (`policy.spend.balances.balance_name`).
+    """
+    return f"{SPENT_PREFIX}{name}:{window_name(unit, at_ms)}"
 
 
-def window_name(unit: Unit, at_ms: int) -> str:
-    """The name of a window: `D` or `M`, and its number (`policy.limits.kinds.window_number`)."""
+def window_name(unit: Unit | None, at_ms: int) -> str:
+    """The name of a window: `D` or `M`, and its number (`policy.limits.kinds.window_number`). None: a balance's."""
+    if unit is None:
+        return BALANCE_WINDOW
     assert not isinstance(unit.window, Rolling)
     letter = "M" if unit.window is Calendar.MONTH else "D"
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"

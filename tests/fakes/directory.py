@@ -176,7 +176,7 @@ class FakeDirectory:
 
     def limit_spend(self, *limits: SpendLimit) -> None:
         """Set the spend limits of group `g1`."""
-        plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [limits])
+        plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [limits], [None])
         assert plan is not None
         self.spend["g1"] = plan
 

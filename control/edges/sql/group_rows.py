@@ -17,6 +17,7 @@ from policy.exact_json import array_items
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import SlugLimits
 from policy.snapshot import RowKind, group_to_wire, models_entry_from_wire, models_entry_to_wire
+from policy.spend.balances import Balance, balance_from_wire, balance_to_wire
 from policy.spend.limits import SpendLimit, spend_limit_to_wire, spend_limits_from_wire
 
 _CHARS_AT_ONCE = 32_768
@@ -132,6 +133,11 @@ def spend_limits_of(text: str) -> tuple[SpendLimit, ...]:
     return spend_limits_from_wire(orjson.loads(text))
 
 
+def balance_of(text: str | None) -> Balance | None:
+    """The balance that the column holds as JSON text."""
+    return None if text is None else balance_from_wire(orjson.loads(text))
+
+
 async def _rows_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[Any]]:
     after = record.path
     batch = _FIRST_BATCH
@@ -165,7 +171,7 @@ async def insert_group(tx: WriteTx, record: GroupRecord) -> None:
 
 
 async def update_group(tx: WriteTx, record: GroupRecord) -> None:
-    """Write the name, models, percents, spend limits and owner of a group whose tree is locked."""
+    """Write the name, models, percents, spend limits, balance and owner of a group whose tree is locked."""
     models = await _models_text(record.group)
     values = _changing_columns(record, models)
     await tx.conn.execute(update(groups).where(groups.c.id == record.group.id).values(**values))
@@ -181,6 +187,7 @@ def _changing_columns(record: GroupRecord, models: str) -> dict[str, Any]:
         "managed_at_ms": record.managed_at_ms,
         "alert_percents": orjson.dumps(record.alert_percents).decode(),
         "spend_limits": orjson.dumps(_spend_wire(record)).decode(),
+        "balance": None if record.balance is None else orjson.dumps(balance_to_wire(record.balance)).decode(),
     }
 
 
@@ -238,6 +245,8 @@ def _publish(tx: WriteTx, record: GroupRecord, models: str) -> None:
     wire = group_to_wire(replace(record.group, models=())) | {"models": orjson.Fragment(models)}
     if record.spend_limits:  # an older proxy refuses calls of a group with a member that it does not know
         wire["spend_limits"] = _spend_wire(record)
+    if record.balance is not None:
+        wire["balance"] = balance_to_wire(record.balance)
     tx.publish_text(RowKind.GROUP, record.group.id, orjson.dumps(wire).decode())
 
 
@@ -266,5 +275,6 @@ def _record(row: Any) -> GroupRecord:
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
     times = (row.created_at_ms, row.updated_at_ms)
     percents = tuple(orjson.loads(row.alert_percents))
-    spend_limits = spend_limits_of(row.spend_limits)
-    return GroupRecord(group, row.name, row.path, *times, row.managed_by, row.managed_at_ms, percents, spend_limits)
+    owner = (row.managed_by, row.managed_at_ms)
+    money = (spend_limits_of(row.spend_limits), balance_of(row.balance))
+    return GroupRecord(group, row.name, row.path, *times, *owner, percents, *money)

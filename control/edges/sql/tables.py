@@ -107,6 +107,7 @@ groups = Table(
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
     Column("alert_percents", Text, nullable=False, server_default="[]"),
     Column("spend_limits", Text, nullable=False, server_default="[]"),
+    Column("balance", Text, nullable=True),  # a JSON object (policy/spend/balances.py); null: no prepaid balance
     Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
 )
@@ -122,6 +123,9 @@ Index(
     sqlite_where=HAS_SPEND_LIMITS,
     postgresql_where=HAS_SPEND_LIMITS,
 )
+
+HAS_BALANCE = groups.c.balance.is_not(None)
+Index("ix_groups_balance", groups.c.root_id, groups.c.path, sqlite_where=HAS_BALANCE, postgresql_where=HAS_BALANCE)
 
 deleted_groups = Table(  # by which sums and events of a subtree are found, as long as there may be any
     "deleted_groups",
@@ -276,6 +280,8 @@ events = Table(
     Column("service_tier", Text, nullable=True),  # null: none reported
     *(Column(name, BigInteger, nullable=True) for name in DETAIL_FIGURES),  # null: 0, as in most events
     Column("charged", SmallInteger, nullable=False, server_default="1"),  # 1: the call costs `per_call`; else 0
+    Column("balance_group", Id, nullable=True),  # the group from whose balance the call draws; null: from none
+    Column("draw", Text, nullable=True),  # units (10^-22) that it draws, as digits: priced at the commit, never again
     Index("ix_events_workspace_time", "workspace_id", "timestamp_ms", "idempotency_key"),
     Index("ix_events_entity_time", "workspace_id", "external_entity_id", "timestamp_ms", "idempotency_key"),
     Index(

@@ -52,7 +52,9 @@ async def spend_figures(
 
 def _plan(group: WatchedGroup) -> SpendPlan | None:
     path = [record.group.id for record in group.path]
-    return spend_plan(path, group.record.group.enforcement, [record.spend_limits for record in group.path])
+    limits = [record.spend_limits for record in group.path]
+    balances = [record.balance for record in group.path]
+    return spend_plan(path, group.record.group.enforcement, limits, balances)
 
 
 def _limits_of(group: WatchedGroup, plan: SpendPlan | None, refused: Collection[LimitName]) -> Iterator[_WatchedLimit]:

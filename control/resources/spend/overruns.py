@@ -152,7 +152,7 @@ async def _hard_bounds(
     bounds: list[SpendBound] = []
     for id, path in (await paths_of(conn, groups)).items():
         ids = path.split("/")[-2::-1]
-        plan = spend_plan(ids, tree.enforcement, [limits.get(one, ()) for one in ids])
+        plan = spend_plan(ids, tree.enforcement, [limits.get(one, ()) for one in ids], [None] * len(ids))
         own = () if plan is None else plan.bounds
         bounds += [bound for bound in own if _is_hard(bound.limit) and bound.counting_group == id]
     return bounds

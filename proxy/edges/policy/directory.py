@@ -27,6 +27,7 @@ from policy.snapshot import (
     RowKind,
     SecretRow,
     WorkspaceRow,
+    group_balance_from_wire,
     group_members_from_wire,
     group_spend_from_wire,
     limits_from_wire,
@@ -68,7 +69,7 @@ _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
 _SPEND = "spend"
-_SPEND_MEMBER = b'"spend_limits":'
+_SPEND_MEMBERS = (b'"spend_limits":', b'"balance":')
 _PRICED = "priced"
 """The kind of an endpoint with its prices, in the cache's keys."""
 _ENTRIES_KEPT = 4096
@@ -321,7 +322,8 @@ class SnapshotDirectory:
         generation = self._cache.generation
         try:
             node = group_members_from_wire(path[0], orjson.loads(bodies[0]))
-            if _SPEND_MEMBER not in b"".join(bodies):
+            joined = b"".join(bodies)
+            if not any(member in joined for member in _SPEND_MEMBERS):
                 return CallingGroup(*node, path, None, generation)
             plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
             if plan is None:
@@ -366,9 +368,11 @@ def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
 
 def _spend_plan(path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes]) -> SpendPlan | None:
     """The spend plan of these groups' rows. Raises as `spend_limits_from_wire` does, and if their currencies differ."""
-    limits = [group_spend_from_wire(orjson.loads(body)) for body in bodies]
-    check_currency(chain.from_iterable(limits))
-    return spend_plan(path, enforcement, limits)
+    wires = [orjson.loads(body) for body in bodies]
+    limits = [group_spend_from_wire(wire) for wire in wires]
+    balances = [group_balance_from_wire(wire) for wire in wires]
+    check_currency(chain(*limits, [balance for balance in balances if balance is not None]))
+    return spend_plan(path, enforcement, limits, balances)
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:

@@ -228,7 +228,7 @@ def test_spend_limits_that_control_would_refuse_are_refused_with_the_plan() -> N
     kid = {"external_entity_id": "kid", "parent": "root", "models": models([])}
     other = kid | {"spend_limits": [spend("1", "MONTH", "USD")]}
     assert asyncio.run(refusals(text_of({"version": 1, "name": MINE, "groups": [other]}))) == (
-        "group root: all spend limits of a group tree have one currency, not EUR and USD",
+        "group root: all spend limits and balances of a group tree have one currency, not EUR and USD",
     )
 
 

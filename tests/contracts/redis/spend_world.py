@@ -37,7 +37,7 @@ def hard(*, day: str = "", month: str = "") -> tuple[SpendLimit, ...]:
 
 def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enforcement.CASCADING) -> SpendPlan:
     """The plan of the first group, whose ancestors follow, each with its limits."""
-    plan = spend_plan([id for id, _ in levels], mode, [own for _, own in levels])
+    plan = spend_plan([id for id, _ in levels], mode, [own for _, own in levels], [None] * len(levels))
     assert plan is not None
     return plan
 

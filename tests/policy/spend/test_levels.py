@@ -21,10 +21,10 @@ def test_the_strictest_limit_has_the_level(limits: tuple[SpendLimit, ...], level
 @pytest.mark.parametrize("enforcement", Enforcement)
 def test_one_hard_limit_makes_a_plan_hard(enforcement: Enforcement) -> None:
     for upper, is_hard in (((SOFT,), False), ((HARD,), True), ((SOFT, HARD), True)):
-        plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), upper])
+        plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), upper], [None] * 2)
         assert plan is not None
         assert plan.is_hard == is_hard
     same_unit = SpendLimit(Unit.DAY, Decimal(1), "EUR", SpendEnforcement.HARD)
-    plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), (same_unit,)])
+    plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), (same_unit,)], [None] * 2)
     assert plan is not None
     assert plan.is_hard == (enforcement is Enforcement.CASCADING), "the nearest limit of a unit counts"

@@ -26,7 +26,7 @@ RUN = "r" * 40
 
 def plan_of(amount: str, *path: str, mode: SpendEnforcement = SpendEnforcement.SOFT) -> SpendPlan:
     limit = SpendLimit(Unit.DAY, Decimal(amount), "EUR", mode)
-    plan = spend_plan(path, Enforcement.CASCADING, [()] * (len(path) - 1) + [(limit,)])
+    plan = spend_plan(path, Enforcement.CASCADING, [()] * (len(path) - 1) + [(limit,)], [None] * len(path))
     assert plan is not None
     return plan
 

@@ -1,6 +1,9 @@
-"""The tables of spend limits, which are a column of `groups`. Part of the metadata of `control/edges/sql/tables.py`."""
+"""The tables of spend limits and balances. Part of the metadata of `control/edges/sql/tables.py`.
 
-from sqlalchemy import BigInteger, Column, Integer, Table, Text
+A group's spend limits, and what was paid into its balance in all, are columns of `groups`.
+"""
+
+from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
 
 from control.edges.sql.tables import Id, metadata
 
@@ -25,6 +28,31 @@ spend_rebuilds = Table(  # trees with a HARD limit, or that had one until just n
     metadata,
     Column("root_id", Id, primary_key=True),
     Column("state", Text, nullable=False),  # see control/records/spend.py
+)
+
+balance_credits = Table(  # of groups that exist
+    "balance_credits",
+    metadata,
+    Column("key", Id, primary_key=True),  # a ULID: the key of a withdrawal's reservation
+    Column("group_id", Id, nullable=False),
+    Column("reference", Text, nullable=False),  # the operator's name for it
+    Column("amount", Text, nullable=False),  # decimal text; below 0: a withdrawal
+    Column("note", Text, nullable=True),
+    Column("timestamp_ms", BigInteger, nullable=False),  # a withdrawal's is stamped as an event's
+    Index("uq_balance_credits_group_id_reference", "group_id", "reference", unique=True),
+)
+
+balance_draws = Table(  # of groups that exist: the calls through a slug in a UTC hour. A cost is the sum of three limbs
+    "balance_draws",
+    metadata,
+    Column("group_id", Id, primary_key=True),
+    Column("hour_ms", BigInteger, primary_key=True),  # the start of the hour that has their events' timestamps
+    Column("slug", Id, primary_key=True),
+    Column("calls", BigInteger, nullable=False),
+    Column("whole", BigInteger, nullable=False),  # units of the currency
+    Column("picos", BigInteger, nullable=False),  # 10^-12 of one, and 10^-24: sums, which may be above 10^12
+    Column("last", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 older_spend_proxies = Table(  # which ask for policy and know less of spend limits than this version

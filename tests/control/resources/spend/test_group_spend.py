@@ -16,7 +16,7 @@ from policy.spend.limits import SpendLimit
 LARGEST = Decimal("999999999999.999999999999")
 DAY = SpendLimit(unit=Unit.DAY, amount=Decimal(1), currency="EUR")
 MONTH = SpendLimit(unit=Unit.MONTH, amount=LARGEST, currency="EUR")
-PLAN = spend_plan(["child", "root"], Enforcement.CASCADING, [[DAY], [MONTH]])
+PLAN = spend_plan(["child", "root"], Enforcement.CASCADING, [[DAY], [MONTH]], [None] * 2)
 BEFORE_MIDNIGHT_MS = 1_772_323_199_999  # 2026-02-28T23:59:59.999Z
 
 
