@@ -227,7 +227,7 @@ async def test_nothing_is_withdrawn_while_reservations_may_be_missing(built: Has
 
 
 async def test_withdrawal_from_a_server_that_starts_meanwhile_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has loaded says that it is in the epoch of before, and may lack reservations."""
+    """The data that it has loaded says that it is in the epoch of before, and may lack reservations."""
     with private_redis() as server, server.client() as admin:
         async with aclosing(connect(server.url)) as connected:
             hashes = SpendHashes(connected)
