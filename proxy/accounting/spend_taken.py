@@ -1,4 +1,4 @@
-"""The answers of spend limits and a balance to a call: `SpendTaken`, which of them refused it, or `SpendUnavailable`.
+"""The answers of spend limits and a balance to a call: `SpendTaken`, the one that refused it, or `SpendUnavailable`.
 
 See docs/reference/money.md#spend-limits.
 """
@@ -13,9 +13,9 @@ GUESS_MS = 60_000
 
 @dataclass(slots=True, kw_only=True)
 class SpendTaken:
-    """A call that spend limits and its balance admit, and what is reserved for it until its event is counted.
+    """A call that spend limits and balance admit, and what is reserved for it until its event is counted.
 
-    `key`: the Redis hash. `groups`: those in which it is reserved, and the balance's name. `picos`: 10^-12 of the
+    `key`: the Redis hash. `groups`: those in which it is reserved, then the balance's name. `picos`: 10^-12 of the
     currency; with a HARD limit or a balance, the most that the call may cost. Not `is_counted`: nothing is reserved, as
     nobody counts what the tree spends now, or Redis is away.
     """
@@ -42,7 +42,7 @@ class SpendHit:
     """A call that is refused, by the first limit without room, or by the balance. Nothing is reserved for it.
 
     `is_spent`: what is spent alone leaves no room in a window, and `retry_after_ms` is when the last such window ends.
-    Else calls in flight hold the room. A balance has no such end: its `retry_after_ms` says nothing.
+    Else calls in flight hold the room. Of a balance: what is drawn alone leaves no room; `retry_after_ms` says nothing.
     """
 
     bound: SpendBound | BalanceBound
