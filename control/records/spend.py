@@ -23,6 +23,33 @@ class SpendReading(NamedTuple):
     uses: tuple[SpendUse, ...]
 
 
+class BalanceReading(NamedTuple):
+    """The figures of a prepaid balance in the hash, all of one moment.
+
+    `counted_ms`: the time through which events and withdrawals are counted. `drawn`: units (10^-22) that those took,
+    withdrawals included. `reserved`: 10^-12, of calls and withdrawals that are not counted yet.
+    """
+
+    counted_ms: int
+    drawn: int
+    reserved: int
+
+
+class Withdrawal(NamedTuple):
+    """A credit below 0 that is being made.
+
+    `tree_key`: the hash of its tree. `deposited`: the sum of the group's credits above 0. `amount`: above 0, with at
+    most 12 digits after the point. `key`: a ULID of now, as the sweep tells its age by it.
+    """
+
+    tree_key: str
+    currency: str
+    group_id: str
+    deposited: Decimal
+    amount: Decimal
+    key: str
+
+
 class SpendTree(NamedTuple):
     """A tree of groups that has a spend limit or a balance. All of them have one currency.
 
