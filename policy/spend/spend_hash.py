@@ -10,7 +10,8 @@ See docs/reference/money.md#how-spend-is-counted.
 # - `e`: the epoch of the server under which control has counted what is here, the currency, and a name for the prices
 #   of then, with blanks between them. Without it, nothing counts. The epoch is `master_replid` of `INFO replication`,
 #   which is another one after each start and each promotion of a server: what is here may be older then.
-# - `h`: the epoch under which all reservations of calls in flight are here. HARD limits admit only under this one.
+# - `h`: the epoch under which all reservations of calls in flight are here. HARD limits and balances admit only under
+#   this one.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
