@@ -37,6 +37,7 @@ from control.records.spend import (
     SpentEvent,
     TreeBuild,
     TreeCount,
+    TreeDraws,
     TreeReserves,
     TreesToMend,
     Withdrawal,
@@ -228,21 +229,21 @@ class SpendHashes:
             reserved=unpack_amount(reserved) if reserved else 0,
         )
 
-    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> dict[str, int]:
-        """The units drawn from the balances of these groups, withdrawals included. Raises `SpendNotCountedError`."""
-        drawn: dict[str, int] = {}
-        if not group_ids:
-            return drawn
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
+        """Read what is drawn from the balances of these groups, by one command. Raises `SpendNotCountedError`."""
+        names = [EPOCH_FIELD, COUNTED_FIELD, *(spent_field(balance_name(id), None, 0) for id in group_ids)]
         async with _redis_errors():
             epoch = (await self._epochs([tree.key]))[tree.key]
-        for some in in_portions(group_ids, _FIELDS_AT_ONCE):
-            names = [EPOCH_FIELD, *(spent_field(balance_name(id), None, 0) for id in some)]
-            async with _redis_errors():
-                state, *values = await self._redis.at(tree.key, _reading(tree.key, names))
-            if not (state or b"").startswith(epoch_text(epoch, tree.currency).encode()):
-                raise SpendNotCountedError
-            drawn |= {id: unpack_spent(value) if value else 0 for id, value in zip(some, values, strict=True)}
-        return drawn
+            state, counted, *values = await self._redis.at(tree.key, lambda server: server.hmget(tree.key, names))
+        if not (state or b"").startswith(epoch_text(epoch, tree.currency).encode()):
+            raise SpendNotCountedError
+        drawn = {id: unpack_spent(value) if value else 0 for id, value in zip(group_ids, values, strict=True)}
+        return TreeDraws(int(counted), drawn)
+
+    async def count_anew(self, tree: SpendTree) -> None:
+        """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
+        async with _redis_errors():
+            await self._redis.at(tree.key, _deleting(tree.key, [EPOCH_FIELD]))
 
     async def withdraw(self, withdrawal: Withdrawal) -> bool:
         """Reserve a withdrawal: see `BalanceSource`."""
@@ -291,10 +292,6 @@ def _forgetting(key: str) -> tuple[Keyed, Keyed]:
 
 def _scanning(key: str, cursor: int, count: int) -> Callable[[Any], Any]:
     return lambda server: server.hscan(key, cursor, count=count)
-
-
-def _reading(key: str, fields: Sequence[str]) -> Callable[[Any], Any]:
-    return lambda server: server.hmget(key, fields)
 
 
 def _deleting_of(key: str, fields: Sequence[str]) -> Keyed:
