@@ -11,6 +11,8 @@ USAGE = "USAGE"
 """The kind of DAY and MONTH limits."""
 SPEND = "SPEND"
 """The kind of spend limits. Their names have neither slug nor type."""
+BALANCE = "BALANCE"
+"""The kind of prepaid balances. Their names have no unit, either."""
 
 
 class LimitWindow(NamedTuple):
@@ -18,6 +20,10 @@ class LimitWindow(NamedTuple):
 
     start_ms: int
     end_ms: int
+
+
+ENDLESS = LimitWindow(0, 0)
+"""The window of balances: messages have null in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,9 @@ class WatchedGroup:
 class LimitFigures:
     """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it.
 
-    `currency`: of a spend limit, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`); else "".
-    `is_hard`: it refuses what would exceed it, so it may leave no room while its use is below the threshold.
+    `currency`: of a spend limit or balance, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`);
+    else "". `is_hard`: it refuses what would exceed it, so it may leave no room while its use is below the threshold.
+    `deposited`: of a balance, all that was paid in; its threshold is what was credited at the last top-up.
     """
 
     limit: LimitName
@@ -65,6 +72,12 @@ class LimitFigures:
     window: LimitWindow
     currency: str = ""
     is_hard: bool = False
+    deposited: int | None = None
+
+    @property
+    def raised_to(self) -> int:
+        """The figure that grows whenever the limit is raised, and only then."""
+        return self.threshold if self.deposited is None else self.deposited
 
     @property
     def leaves_room(self) -> bool:
