@@ -58,7 +58,7 @@ _percent_option = click.option(
     multiple=True,
     callback=_percents,
     metavar="N",
-    help="A percent of DAY and MONTH limits at which webhooks are told. May be repeated; `none` alone: no percent.",
+    help="A percent of DAY and MONTH limits, spend limits and the balance at which webhooks are told. May be repeated; `none` alone: no percent.",
 )
 
 

@@ -23,6 +23,17 @@ class SpendReading(NamedTuple):
     uses: tuple[SpendUse, ...]
 
 
+class BalanceReading(NamedTuple):
+    """One moment of a balance in its tree's hash, through `counted_ms`.
+
+    `drawn`: units (10^-22), withdrawals included. `reserved`: 10^-12 of the currency.
+    """
+
+    counted_ms: int
+    drawn: int
+    reserved: int
+
+
 class SpendTree(NamedTuple):
     """A tree of groups that has a spend limit or a balance. All of them have one currency.
 

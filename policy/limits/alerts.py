@@ -77,9 +77,7 @@ def crossed_percents(percents: Sequence[int], threshold: int, use: int) -> list[
     return [percent for percent in percents if threshold and use * WHOLE >= percent * threshold]
 
 
-def rearmed(
-    alerts: Sequence[PastAlert], threshold: int, use: int, *, deposited: int | None = None
-) -> list[PastAlert]:
+def rearmed(alerts: Sequence[PastAlert], threshold: int, use: int, *, deposited: int | None = None) -> list[PastAlert]:
     """The alerts that may be told again: the threshold was raised, and their percents were above the use then.
 
     `alerts`: all of one limit and window. The use at the raise is known to be at most the present one. If more calls

@@ -5,15 +5,25 @@ A balance is watched if its group has percents, or if it has refused a call.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
+from typing import Protocol
 
 from control.edges.sql.alerts.top_ups import Withdrawn
 from control.errors import SpendNotCountedError
 from control.records.limits.alerts import BALANCE, ENDLESS, LimitFigures, WatchedGroup
-from control.resources.spend.balance_reading import BalanceSource
+from control.records.spend import BalanceReading
 from policy.limits.alerts import LimitName
 from policy.prices import units_of
 from policy.spend.balances import Balance, balance_name
 from policy.spend.spend_hash import spend_key
+
+
+class BalanceSource(Protocol):
+    """Reads what is drawn from balances. Raises `UsageUnavailableError`, of which `SpendNotCountedError` is one."""
+
+    async def balance_of(self, key: str, currency: str, name: str) -> BalanceReading:
+        """One moment of a balance, by its name in the tree's hash."""
+        ...
+
 
 BALANCE_LIMIT = LimitName(BALANCE, "", "", "")
 

@@ -7,7 +7,16 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from control.records.limits.alerts import BALANCE, Alert, LimitFigures, WatchedGroup
-from policy.limits.alerts import BALANCE_EXHAUSTED, LIMIT_ALERT, LIMIT_REACHED, WHOLE, LimitName, PastAlert, crossed_percents, rearmed
+from policy.limits.alerts import (
+    BALANCE_EXHAUSTED,
+    LIMIT_ALERT,
+    LIMIT_REACHED,
+    WHOLE,
+    LimitName,
+    PastAlert,
+    crossed_percents,
+    rearmed,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ class Scene:
 
     @property
     def sources(self) -> FigureSources:
-        return FigureSources(self.counts, self.counts)
+        return FigureSources(self.counts, self.counts, self.counts)
 
     async def group(self, entity: str, **more: Any) -> str:
         body = {"metadata": {"external_entity_id": entity}, "models": limited(10), **more}

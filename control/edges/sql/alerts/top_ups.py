@@ -7,10 +7,8 @@ from decimal import Decimal
 from sqlalchemy import func, select
 
 from control.edges.sql.one_of import one_of
-from control.edges.sql.spend.tables import balance_credits
+from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits
 from control.edges.sql.store import Connection
-
-_IS_WITHDRAWAL = balance_credits.c.amount.startswith("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +28,9 @@ async def withdrawn_of(conn: Connection, group_ids: Collection[str]) -> dict[str
         return {}
     table = balance_credits
     theirs = one_of(table.c.group_id, group_ids)
-    last = select(table.c.group_id, func.max(table.c.timestamp_ms)).where(theirs, ~_IS_WITHDRAWAL)
+    last = select(table.c.group_id, func.max(table.c.timestamp_ms)).where(theirs, ~IS_WITHDRAWAL)
     times = {id: at_ms for id, at_ms in await conn.execute(last.group_by(table.c.group_id))}  # noqa: C416 (Row)
-    query = select(table.c.group_id, table.c.timestamp_ms, table.c.amount).where(theirs, _IS_WITHDRAWAL)
+    query = select(table.c.group_id, table.c.timestamp_ms, table.c.amount).where(theirs, IS_WITHDRAWAL)
     withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in times}
     for row in await conn.execute(query):
         if row.group_id in withdrawals:
