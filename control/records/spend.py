@@ -24,14 +24,30 @@ class SpendReading(NamedTuple):
 
 
 class BalanceReading(NamedTuple):
-    """One moment of a balance in its tree's hash, through `counted_ms`.
+    """The figures of a prepaid balance in the hash, all of one moment.
 
-    `drawn`: units (10^-22), withdrawals included. `reserved`: 10^-12 of the currency.
+    `counted_ms`: the time through which events and withdrawals are counted. `drawn`: units (10^-22) that those took,
+    withdrawals included. `reserved`: 10^-12, of calls and withdrawals that are not counted yet.
     """
 
     counted_ms: int
     drawn: int
     reserved: int
+
+
+class Withdrawal(NamedTuple):
+    """A credit below 0 that is being made.
+
+    `tree_key`: the hash of its tree. `deposited`: the sum of the group's credits above 0. `amount`: above 0, with at
+    most 12 digits after the point. `key`: a ULID of now, as the sweep tells its age by it.
+    """
+
+    tree_key: str
+    currency: str
+    group_id: str
+    deposited: Decimal
+    amount: Decimal
+    key: str
 
 
 class SpendTree(NamedTuple):
