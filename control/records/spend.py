@@ -108,7 +108,7 @@ class TreeEvent(NamedTuple):
         return self.group_path.split("/")[-2]
 
 
-class Withdrawal(NamedTuple):
+class TreeWithdrawal(NamedTuple):
     """A withdrawal from the prepaid balance of a group in such a tree. `units`: 10^-22 of the tree's currency."""
 
     timestamp_ms: int

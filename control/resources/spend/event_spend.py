@@ -11,7 +11,7 @@ from control.edges.sql.billing.price_rows import prices_between
 from control.edges.sql.spend.counted_trees import TreeEvents
 from control.edges.sql.store import Connection
 from control.long_work import OPERATOR, beside
-from control.records.spend import SpendTree, SpentEvent, TreeEvent, Withdrawal
+from control.records.spend import SpendTree, SpentEvent, TreeEvent, TreeWithdrawal
 from control.resources.billing.event_costs import EventCosts
 from policy.spend.balances import balance_name
 
@@ -69,7 +69,7 @@ def _draw(event: TreeEvent) -> tuple[str, int]:
     return balance_name(event.balance_group), int(event.draw)
 
 
-def _withdrawn(withdrawal: Withdrawal) -> SpentEvent:
+def _withdrawn(withdrawal: TreeWithdrawal) -> SpentEvent:
     return SpentEvent(
         at_ms=withdrawal.timestamp_ms,
         key=withdrawal.key,

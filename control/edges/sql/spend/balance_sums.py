@@ -61,7 +61,7 @@ async def _ledger(conn: Connection, tree: SpendTree) -> Mapping[str, int]:
     limb = literal_column(str(LIMB))
     sums: list[ColumnElement[int]] = [func.sum(whole)]
     for column in (picos, last):
-        sums += (func.sum(column / limb), func.sum(column % limb))
+        sums += (func.sum(column // limb), func.sum(column % limb))
     query = (
         select(balance_draws.c.group_id, *sums)
         .join(groups, groups.c.id == balance_draws.c.group_id)

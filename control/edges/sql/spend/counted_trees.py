@@ -14,7 +14,7 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits, spend_progress
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_BALANCE, HAS_SPEND_LIMITS, events, groups, prices
-from control.records.spend import SpendTree, TreeEvent, Withdrawal
+from control.records.spend import SpendTree, TreeEvent, TreeWithdrawal
 from policy.limits.groups import Enforcement
 from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_hash import picos_of_amount, units_of_picos
@@ -39,7 +39,7 @@ class TreeEvents(NamedTuple):
 
     through_ms: int
     events: Sequence[TreeEvent]
-    withdrawals: Sequence[Withdrawal] = ()
+    withdrawals: Sequence[TreeWithdrawal] = ()
 
 
 async def price_stamps(conn: Connection) -> dict[str, str]:
@@ -139,7 +139,7 @@ async def _events(
 
 async def _withdrawals(
     conn: Connection, trees: Collection[SpendTree], after_ms: int, through_ms: int
-) -> list[Withdrawal]:
+) -> list[TreeWithdrawal]:
     credits = balance_credits.c
     query = (
         select(credits.timestamp_ms, credits.key, groups.c.root_id, credits.group_id, credits.amount)
@@ -149,7 +149,7 @@ async def _withdrawals(
     )
     roots = {tree.root_id for tree in trees}
     return [
-        Withdrawal(at_ms, key, root_id, group_id, units_withdrawn(amount))
+        TreeWithdrawal(at_ms, key, root_id, group_id, units_withdrawn(amount))
         for at_ms, key, root_id, group_id, amount in await conn.execute(query)
         if root_id in roots
     ]
