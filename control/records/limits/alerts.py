@@ -6,6 +6,7 @@ from typing import NamedTuple
 from control.records.policy import GroupRecord
 from policy.limits.alerts import LimitName
 from policy.limits.groups import Enforcement
+from policy.spend.balances import Balance
 
 USAGE = "USAGE"
 """The kind of DAY and MONTH limits."""
@@ -24,6 +25,13 @@ class LimitWindow(NamedTuple):
 
 ENDLESS = LimitWindow(0, 0)
 """The window of balances: messages have null in its place."""
+
+
+class GroupStamp(NamedTuple):
+    """The time of a group's last change, and its balance, which credits change at other times."""
+
+    updated_at_ms: int
+    balance: Balance | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,9 @@ class WatchedGroup:
         return any(one.alert_percents for one in sources)
 
     @property
-    def stamps(self) -> dict[str, int]:
-        """The time of the last change of each group of the path: all that decides about a limit is in them."""
-        return {one.group.id: one.updated_at_ms for one in self.path}
+    def stamps(self) -> dict[str, GroupStamp]:
+        """The stamp of each group of the path: all that decides about a limit is in them."""
+        return {one.group.id: GroupStamp(one.updated_at_ms, one.balance) for one in self.path}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""Figures of kind BALANCE: how much calls have spent of what was credited at the last top-up.
+"""Figures of kind BALANCE: how much calls have drawn of what was credited at the last top-up.
 
 A balance is watched if its group has percents, or if it has refused a call.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Protocol
 
@@ -13,64 +13,63 @@ from control.records.limits.alerts import BALANCE, ENDLESS, LimitFigures, Watche
 from control.records.spend import BalanceReading
 from policy.limits.alerts import LimitName
 from policy.prices import units_of
-from policy.spend.balances import Balance, balance_name
+from policy.spend.balances import Balance
 from policy.spend.spend_hash import spend_key
-
-
-class BalanceSource(Protocol):
-    """Reads what is drawn from balances. Raises `UsageUnavailableError`, of which `SpendNotCountedError` is one."""
-
-    async def balance_of(self, key: str, currency: str, name: str) -> BalanceReading:
-        """One moment of a balance, by its name in the tree's hash."""
-        ...
-
 
 BALANCE_LIMIT = LimitName(BALANCE, "", "", "")
 
 
-def watched_balances(
-    groups: Iterable[WatchedGroup], refused: Mapping[str, Collection[LimitName]]
-) -> list[WatchedGroup]:
-    """Select the groups whose own balance is watched."""
-    return [
-        group
-        for group in groups
-        if group.record.balance is not None
-        and (group.record.alert_percents or BALANCE_LIMIT in refused.get(group.id, ()))
-    ]
+class BalanceReader(Protocol):
+    """Reads what is drawn from balances. Raises `UsageUnavailableError`, of which `SpendNotCountedError` is one."""
+
+    async def balance_of(self, tree_key: str, currency: str, group_id: str) -> BalanceReading:
+        """See `control.resources.spend.balance_source.BalanceSource`, which is one."""
+        ...
 
 
-async def balance_figures(
-    source: BalanceSource, groups: Sequence[WatchedGroup], withdrawn: Mapping[str, Withdrawn]
-) -> dict[str, list[LimitFigures]]:
-    """The figures of each of these groups.
+async def balance_readings(
+    source: BalanceReader, groups: Sequence[WatchedGroup], refused: Mapping[str, Collection[LimitName]]
+) -> dict[str, BalanceReading]:
+    """Read the balance of each of these groups that has one which is watched.
 
-    `withdrawn`: of each, read before. A later withdrawal takes a holdback until a hash counts it, and changes the
-    group. None of a tree that is not counted yet: a later look finds them.
+    None of a tree that is not counted yet: a later look finds them.
     """
-    figures: dict[str, list[LimitFigures]] = {}
+    readings: dict[str, BalanceReading] = {}
     for group in groups:
-        balance = group.record.balance
-        if balance is None or group.id not in withdrawn:
+        record = group.record
+        is_watched = record.alert_percents or BALANCE_LIMIT in refused.get(group.id, ())
+        if record.balance is None or not is_watched:
             continue
-        key = spend_key(group.record.root_id)
         try:
-            reading = await source.balance_of(key, balance.currency, balance_name(group.id))
+            key = spend_key(record.root_id)
+            readings[group.id] = await source.balance_of(key, record.balance.currency, group.id)
         except SpendNotCountedError:
             continue
-        own = withdrawn[group.id]
-        spent = reading.drawn - units_of(_withdrawn_by(own, reading.counted_ms))
-        figures[group.id] = [_figures(group, balance, own, spent)]
+    return readings
+
+
+def balance_figures(
+    groups: Sequence[WatchedGroup], readings: Mapping[str, BalanceReading], withdrawn: Mapping[str, Withdrawn]
+) -> dict[str, LimitFigures]:
+    """The figures of each balance that was read.
+
+    `withdrawn`: of each, read after it. Then it has all withdrawals that the reading counts.
+    """
+    figures: dict[str, LimitFigures] = {}
+    for group in groups:
+        balance = group.record.balance
+        if balance is not None and group.id in readings and group.id in withdrawn:
+            figures[group.id] = _figures(group, balance, readings[group.id], withdrawn[group.id])
     return figures
 
 
-def _figures(group: WatchedGroup, balance: Balance, withdrawn: Withdrawn, spent: int) -> LimitFigures:
+def _figures(group: WatchedGroup, balance: Balance, reading: BalanceReading, withdrawn: Withdrawn) -> LimitFigures:
     deposited = units_of(balance.deposited)
     return LimitFigures(
         limit=BALANCE_LIMIT,
         percents=group.record.alert_percents,
         threshold=deposited - units_of(_withdrawn_by(withdrawn, withdrawn.topped_up_ms)),
-        use=spent,
+        use=reading.drawn - units_of(_withdrawn_by(withdrawn, reading.counted_ms)),
         window=ENDLESS,
         currency=balance.currency,
         is_hard=True,

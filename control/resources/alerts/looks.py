@@ -17,7 +17,7 @@ from control.edges.sql.group_rows import load_records, lock_root
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.ids import new_id
 from control.records.limits.alerts import Alert, LimitFigures, WatchedGroup
-from control.resources.alerts.balance_figures import BalanceSource, balance_figures, watched_balances
+from control.resources.alerts.balance_figures import BalanceReader, balance_figures, balance_readings
 from control.resources.alerts.news import LimitNews, limit_news
 from control.resources.alerts.spend_figures import spend_figures
 from control.resources.alerts.usage_figures import CalendarSource, RefusedLimits, usage_figures
@@ -37,7 +37,7 @@ class FigureSources:
 
     usage: CalendarSource
     spend: SpendSource
-    balances: BalanceSource
+    balances: BalanceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ async def look_at(store: Store, sources: FigureSources, group_ids: Collection[st
         groups = await _watched_groups(conn, group_ids)
         refused = await rows.refused_limits(conn, [group.id for group in groups])
         groups = [group for group in groups if group.has_percents or refused[group.id]]
-        prepaid = watched_balances(groups, refused)
-        withdrawn = await withdrawn_of(conn, [group.id for group in prepaid])
     figures = await _figures(sources, groups, refused, moments)
-    for group_id, some in (await balance_figures(sources.balances, prepaid, withdrawn)).items():
-        figures[group_id] += some
-    looks = [_Look(group, figures[group.id], refused[group.id]) for group in groups]
+    readings = await balance_readings(sources.balances, groups, refused)
     async with store.read() as conn:
+        balances = balance_figures(groups, readings, await withdrawn_of(conn, readings))
+        for group_id, of_balance in balances.items():
+            figures[group_id].append(of_balance)
+        looks = [_Look(group, figures[group.id], refused[group.id]) for group in groups]
         past = await rows.past_alerts(conn, [look.group.id for look in looks], _starts(looks))
     alerts: list[Alert] = []
     for look in looks:

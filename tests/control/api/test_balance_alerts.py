@@ -3,7 +3,7 @@
 See docs/reference/events-and-webhooks.md#alerts.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
@@ -26,7 +26,7 @@ from control.resources.traffic.figures import TrafficBatch, add_traffic
 from control.retention import RetentionDays, delete_old_records
 from policy.limits.alerts import ReachedLimit
 from policy.prices import units_of
-from policy.spend.balances import Balance, balance_name
+from policy.spend.balances import Balance
 from policy.spend.effective import SpendBound
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
 
@@ -47,6 +47,7 @@ class Counts:
     drawn: dict[str, str] = field(default_factory=dict)
     counted_ms: int = NOON_MS
     is_counted: bool = True
+    after_reading: Callable[[], Awaitable[None]] | None = None
 
     async def now_ms(self) -> int:
         return NOON_MS
@@ -57,11 +58,15 @@ class Counts:
     async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         raise SpendNotCountedError
 
-    async def balance_of(self, key: str, currency: str, name: str) -> BalanceReading:
+    async def balance_of(self, tree_key: str, currency: str, group_id: str) -> BalanceReading:
         if not self.is_counted:
             raise SpendNotCountedError
-        amounts = {balance_name(id): amount for id, amount in self.drawn.items()}
-        return BalanceReading(counted_ms=self.counted_ms, drawn=units_of(Decimal(amounts.get(name, "0"))), reserved=0)
+        if self.after_reading is not None:
+            step = self.after_reading
+            self.after_reading = None
+            await step()
+        drawn = units_of(Decimal(self.drawn.get(group_id, "0")))
+        return BalanceReading(counted_ms=self.counted_ms, drawn=drawn, reserved=0)
 
 
 @dataclass
@@ -88,7 +93,7 @@ class Scene:
             record = (await load_records(tx.conn, [group]))[group]
             deposited = Decimal(0) if record.balance is None else record.balance.deposited
             balance = Balance("EUR", deposited + max(Decimal(amount), Decimal(0)))
-            await update_group(tx, replace(record, balance=balance, updated_at_ms=record.updated_at_ms + 1))
+            await update_group(tx, replace(record, balance=balance))
             row = {"key": new_id("crd"), "group_id": group, "reference": f"{self._numbers}", "amount": amount}
             await tx.conn.execute(insert(balance_credits).values(**row, timestamp_ms=at_ms or self._numbers))
 
@@ -195,6 +200,19 @@ async def test_withdrawal_that_is_not_counted_yet_lowers_no_spend(scene: Scene) 
     await scene.credit(group, "10")
     await scene.credit(group, "-5", NOON_MS + 1)
     assert await scene.spend(group, "5") == alerts(50)
+
+
+async def test_top_up_during_a_look_leaves_the_group_for_the_next_one(scene: Scene) -> None:
+    group = await scene.group("customer", alert_percents=[80])
+    await scene.credit(group, "10")
+
+    async def top_up() -> None:
+        await scene.credit(group, "10")
+
+    scene.counts.after_reading = top_up
+    assert await scene.spend(group, "9") == []
+    assert await scene.look(group) == []
+    assert await scene.spend(group, "16") == alerts(80)
 
 
 async def test_top_up_of_less_than_was_withdrawn_can_be_exhausted_again(scene: Scene) -> None:

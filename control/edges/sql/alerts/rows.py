@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import ColumnElement, and_, delete, insert, select, text, update
 
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
-from control.edges.sql.group_rows import workspaces_of
+from control.edges.sql.group_rows import balance_of, workspaces_of
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import groups
 from control.edges.sql.webhook_rows import listening_workspaces
-from control.records.limits.alerts import BALANCE, SPEND, USAGE, Alert, LimitFigures
+from control.records.limits.alerts import BALANCE, SPEND, USAGE, Alert, GroupStamp, LimitFigures
 from policy.limits.alerts import LIMIT_ALERT, LimitName, PastAlert, ReachedLimit
 
 AlertsOfLimits = Mapping[tuple[LimitName, int], Sequence[PastAlert]]
@@ -165,7 +165,7 @@ async def forget_refusals(tx: WriteTx, group_ids: Collection[str]) -> None:
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-async def stamps_of(conn: Connection, group_ids: Collection[str]) -> dict[str, int]:
-    """The time of the last change of each of these groups that exists."""
-    query = select(groups.c.id, groups.c.updated_at_ms).where(one_of(groups.c.id, group_ids))
-    return {id: updated_at_ms for id, updated_at_ms in await conn.execute(query)}  # noqa: C416 (a Row is no tuple)
+async def stamps_of(conn: Connection, group_ids: Collection[str]) -> dict[str, GroupStamp]:
+    """The stamp of each of these groups that exists."""
+    query = select(groups.c.id, groups.c.updated_at_ms, groups.c.balance).where(one_of(groups.c.id, group_ids))
+    return {id: GroupStamp(at_ms, balance_of(balance)) for id, at_ms, balance in await conn.execute(query)}
