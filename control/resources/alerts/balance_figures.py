@@ -4,7 +4,6 @@ A balance is watched if its group has percents, or if it has refused a call.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from decimal import Decimal
 from typing import Protocol
 
 from control.edges.sql.alerts.top_ups import Withdrawn
@@ -68,14 +67,10 @@ def _figures(group: WatchedGroup, balance: Balance, reading: BalanceReading, wit
     return LimitFigures(
         limit=BALANCE_LIMIT,
         percents=group.record.alert_percents,
-        threshold=deposited - units_of(_withdrawn_by(withdrawn, withdrawn.topped_up_ms)),
-        use=reading.drawn - units_of(_withdrawn_by(withdrawn, reading.counted_ms)),
+        threshold=deposited - units_of(withdrawn.by(withdrawn.topped_up_ms)),
+        use=reading.drawn - units_of(withdrawn.by(reading.counted_ms)),
         window=ENDLESS,
         currency=balance.currency,
         is_hard=True,
         deposited=deposited,
     )
-
-
-def _withdrawn_by(withdrawn: Withdrawn, at_ms: int) -> Decimal:
-    return sum((amount for since_ms, amount in withdrawn.withdrawals if since_ms <= at_ms), Decimal(0))

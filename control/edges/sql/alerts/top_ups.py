@@ -7,6 +7,7 @@ from decimal import Decimal
 from sqlalchemy import func, select
 
 from control.edges.sql.one_of import one_of
+from control.edges.sql.spend.balance_rows import withdrawals_of
 from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits
 from control.edges.sql.store import Connection
 
@@ -21,18 +22,19 @@ class Withdrawn:
     topped_up_ms: int
     withdrawals: tuple[tuple[int, Decimal], ...]
 
+    def by(self, at_ms: int) -> Decimal:
+        """The sum of the withdrawals through this time."""
+        return sum((amount for since_ms, amount in self.withdrawals if since_ms <= at_ms), Decimal(0))
+
 
 async def withdrawn_of(conn: Connection, group_ids: Collection[str]) -> dict[str, Withdrawn]:
-    """Select these of each group that has a balance."""
+    """Select the withdrawals of each of these groups that was credited something."""
     if not group_ids:
         return {}
-    table = balance_credits
-    theirs = one_of(table.c.group_id, group_ids)
-    last = select(table.c.group_id, func.max(table.c.timestamp_ms)).where(theirs, ~IS_WITHDRAWAL)
-    times = {id: at_ms for id, at_ms in await conn.execute(last.group_by(table.c.group_id))}  # noqa: C416 (Row)
-    query = select(table.c.group_id, table.c.timestamp_ms, table.c.amount).where(theirs, IS_WITHDRAWAL)
+    table = balance_credits.c
+    last = select(table.group_id, func.max(table.timestamp_ms)).where(one_of(table.group_id, group_ids), ~IS_WITHDRAWAL)
+    times = {id: at_ms for id, at_ms in await conn.execute(last.group_by(table.group_id))}  # noqa: C416 (a Row)
     withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in times}
-    for row in await conn.execute(query):
-        if row.group_id in withdrawals:
-            withdrawals[row.group_id].append((row.timestamp_ms, -Decimal(row.amount)))
+    for one in await withdrawals_of(conn, times):
+        withdrawals[one.group_id].append((one.timestamp_ms, -one.amount))
     return {id: Withdrawn(at_ms, tuple(withdrawals[id])) for id, at_ms in times.items()}
