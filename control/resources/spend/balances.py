@@ -153,6 +153,7 @@ async def _withdraw(ledger: Ledger, tx: WriteTx, record: GroupRecord, new: NewCr
             amount = new.amount.copy_abs()
             withdrawal = Withdrawal(tree_key, new.currency, credit.group_id, balance.deposited, amount, credit.key)
             if not await ledger.source.withdraw(withdrawal):
+                reserved = None
                 raise _NoRoomError
             await balance_rows.insert_credit(tx, credit)
     except BaseException:
