@@ -10,7 +10,8 @@ See docs/reference/money.md#how-spend-is-counted.
 # - `e`: the epoch of the server under which control has counted what is here, the currency, and a name for the prices
 #   of then, with blanks between them. Without it, nothing counts. The epoch is `master_replid` of `INFO replication`,
 #   which is another one after each start and each promotion of a server: what is here may be older then.
-# - `h`: the epoch under which all reservations of calls in flight are here. HARD limits admit only under this one.
+# - `h`: the epoch under which all reservations of calls in flight are here. HARD limits and balances admit only under
+#   this one.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
@@ -37,6 +38,8 @@ RESERVATION_PREFIX = "p"
 BALANCE_WINDOW = "B"
 """The name of the only window of a balance."""
 INCARNATION_CHARS = 16
+COMMITTED = "-" * INCARNATION_CHARS
+"""The incarnation in reservations that control makes for committed events and withdrawals. No worker has it."""
 LIMB = 10**12
 """The number of each limb's units that make one of the limb before it."""
 UNITS_PER_PICO = 10**10

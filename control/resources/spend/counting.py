@@ -98,6 +98,8 @@ class SpendCounting:
         self._sweep_portion = 0
         self._through_ms: int | None = None
         """The time through which this process counted in its last turn; None while there is no tree to count."""
+        self._recorded_ms = 0
+        """The time through which events are recorded as counted, as far as this process knows. It never goes back."""
         self._counted: dict[str, int] = {}
         """The time through which a tree is known to be counted, by its root. Since then it had no event."""
         self._turns = 0
@@ -216,20 +218,23 @@ class SpendCounting:
         return not is_told or (place + self._turns) % IDLE_TURNS == 0
 
     async def _notice_set_back(self, trees: Sequence[SpendTree], recorded_ms: int) -> None:
-        """Have all trees built if more is counted than the database can know of: it was restored.
+        """Have all trees built if more is counted than the database can know of: it was restored, or failed over to a
+        server that lacks the last commits.
 
-        Events that it lacks come again, with later timestamps.
+        Events that it lacks come again, with later timestamps, or never.
         """
         latest_ms = self._through_ms
         if latest_ms is None:
             latest_ms = await self._hashes.latest_counted_ms(trees)
-        if latest_ms > recorded_ms + SET_BACK_MS:
+        is_set_back = recorded_ms < self._recorded_ms or latest_ms > recorded_ms + SET_BACK_MS
+        self._recorded_ms = recorded_ms
+        if is_set_back:
             await self._hashes.forget(trees)
             self._counted.clear()
             self._overruns.note_restore()
             log.warning(
-                "The database was set back by some %.0f s, as by a restore of a backup. What groups spend is counted"
-                " anew from what it has. Nothing is to be done.",
+                "The database was set back by some %.0f s, as by a restored backup or a fail-over. What groups spend"
+                " is counted anew from what it has. Post the credits that it lacks again; nothing else is to be done.",
                 (latest_ms - recorded_ms) / 1e3,
             )
 
@@ -293,6 +298,7 @@ class SpendCounting:
             await record_counted(tx, through_ms)
 
         await self._transactions.run(self._store.transact(work))
+        self._recorded_ms = max(self._recorded_ms, through_ms)
 
     @property
     def _are_machines_known(self) -> bool:

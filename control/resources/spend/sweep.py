@@ -19,7 +19,7 @@ from control.records.spend import SpendTree, TreeReserves
 from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import kept_windows
 from policy.spend.balances import group_of_balance
-from policy.spend.spend_hash import BALANCE_WINDOW, SPENT_PREFIX
+from policy.spend.spend_hash import BALANCE_WINDOW, COMMITTED, SPENT_PREFIX
 
 DEAD_AFTER_MS = 120_000
 """The age of a reservation from which a machine must name its incarnation: each tells of its own every two seconds."""
@@ -81,7 +81,9 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
     reservations = {key: one for key, one in reserves.reservations.items() if one is not None}
     times = await _event_times(store, [*reservations])
     for key, reservation in reservations.items():
-        is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
+        # A withdrawal whose commit hangs is stamped behind what is counted, and holds it up.
+        last_ms = min(present_ms, reserves.counted_ms) if reservation.incarnation == COMMITTED else present_ms
+        is_old = made_ms(key) < last_ms - DEAD_AFTER_MS
         is_dead = is_old and living is not None and reservation.incarnation not in living
         # An event that is committed and not counted yet ends its reservation itself.
         if times[key] <= reserves.counted_ms if key in times else is_dead:

@@ -228,6 +228,22 @@ class SpendHashes:
             reserved=unpack_amount(reserved) if reserved else 0,
         )
 
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> dict[str, int]:
+        """The units drawn from the balances of these groups, withdrawals included. Raises `SpendNotCountedError`."""
+        drawn: dict[str, int] = {}
+        if not group_ids:
+            return drawn
+        async with _redis_errors():
+            epoch = (await self._epochs([tree.key]))[tree.key]
+        for some in in_portions(group_ids, _FIELDS_AT_ONCE):
+            names = [EPOCH_FIELD, *(spent_field(balance_name(id), None, 0) for id in some)]
+            async with _redis_errors():
+                state, *values = await self._redis.at(tree.key, _reading(tree.key, names))
+            if not (state or b"").startswith(epoch_text(epoch, tree.currency).encode()):
+                raise SpendNotCountedError
+            drawn |= {id: unpack_spent(value) if value else 0 for id, value in zip(some, values, strict=True)}
+        return drawn
+
     async def withdraw(self, withdrawal: Withdrawal) -> bool:
         """Reserve a withdrawal: see `BalanceSource`."""
         key = withdrawal.tree_key
@@ -275,6 +291,10 @@ def _forgetting(key: str) -> tuple[Keyed, Keyed]:
 
 def _scanning(key: str, cursor: int, count: int) -> Callable[[Any], Any]:
     return lambda server: server.hscan(key, cursor, count=count)
+
+
+def _reading(key: str, fields: Sequence[str]) -> Callable[[Any], Any]:
+    return lambda server: server.hmget(key, fields)
 
 
 def _deleting_of(key: str, fields: Sequence[str]) -> Keyed:

@@ -39,24 +39,22 @@ async def balances_of_tree(conn: Connection, root_id: str) -> dict[str, Balance]
 async def drawn_through(conn: Connection, tree: SpendTree, through_ms: int) -> Mapping[str, int]:
     """The units (10^-22) drawn from each balance of the tree through this time, withdrawals included, by group.
 
-    Events and withdrawals through this time must be final. All balances are here, also those from which none are drawn.
+    Events and withdrawals through this time must be final. The groups need have no balance now: in a database that was
+    set back, their events may come before their credits do.
     """
     # The connection sees one snapshot: a draw is in the ledger if and only if its event is there.
-    drawn = dict.fromkeys(await balances_of_tree(conn, tree.root_id), 0)
-    if not drawn:
-        return drawn
-    for group_id, units in [
-        *(await _ledger(conn, tree)).items(),
-        *(await _withdrawn(conn, tree, through_ms)).items(),
-        *((id, -units) for id, units in (await _drawn_after(conn, tree, through_ms)).items()),
-    ]:
-        if group_id in drawn:
-            drawn[group_id] += units
+    drawn = await _ledger(conn, tree)
+    for group_id, units in (await _withdrawn(conn, tree, through_ms)).items():
+        drawn[group_id] = drawn.get(group_id, 0) + units
+    if drawn:
+        for group_id, units in (await _drawn_after(conn, tree, through_ms)).items():
+            if group_id in drawn:  # the workspace has other trees
+                drawn[group_id] -= units
     return drawn
 
 
-async def _ledger(conn: Connection, tree: SpendTree) -> Mapping[str, int]:
-    """All draws of the tree's balances. A limb may be above `LIMB`, and the sum of many above 64 bits."""
+async def _ledger(conn: Connection, tree: SpendTree) -> dict[str, int]:
+    """All draws from each balance of the tree. The sum of many limbs may be above 64 bits."""
     whole, picos, last = balance_draws.c.whole, balance_draws.c.picos, balance_draws.c.last
     limb = literal_column(str(LIMB))
     sums: list[ColumnElement[int]] = [func.sum(whole)]
@@ -65,7 +63,7 @@ async def _ledger(conn: Connection, tree: SpendTree) -> Mapping[str, int]:
     query = (
         select(balance_draws.c.group_id, *sums)
         .join(groups, groups.c.id == balance_draws.c.group_id)
-        .where(groups.c.root_id == tree.root_id, HAS_BALANCE)
+        .where(groups.c.root_id == tree.root_id)
         .group_by(balance_draws.c.group_id)
     )
     drawn: dict[str, int] = {}
@@ -82,7 +80,7 @@ async def _withdrawn(conn: Connection, tree: SpendTree, through_ms: int) -> Mapp
     query = (
         select(credits.group_id, credits.amount)
         .join(groups, groups.c.id == credits.group_id)
-        .where(groups.c.root_id == tree.root_id, HAS_BALANCE, IS_WITHDRAWAL, credits.timestamp_ms <= through_ms)
+        .where(groups.c.root_id == tree.root_id, IS_WITHDRAWAL, credits.timestamp_ms <= through_ms)
     )
     withdrawn: dict[str, int] = defaultdict(int)
     for group_id, amount in await conn.execute(query):

@@ -3,20 +3,23 @@
 See docs/reference/money.md#how-spend-is-counted.
 """
 
+import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text
+from sqlalchemy import delete, text, update
+from ulid import ULID
 
 from control.edges.sql.spend.counted_trees import events_of_trees, times_of_events, trees_with_limits
+from control.edges.sql.store import now_ms
 from control.edges.sql.tables import HAS_BALANCE, groups
 from control.records.spend import SpentEvent
-from control.resources.spend import tree_sums
+from control.resources.spend import counting, rebuilds, tree_sums
 from control.resources.spend.event_spend import costs_of, spent_events
-from control.resources.spend.sweep import sweep_tree
-from policy.prices import DAY_MS
+from control.resources.spend.sweep import DEAD_AFTER_MS, sweep_tree
+from policy.prices import DAY_MS, date_text
 from policy.spend.balances import balance_name
-from policy.spend.spend_hash import pack_spent, spent_field
+from policy.spend.spend_hash import COMMITTED, Reserved, pack_reservation, pack_spent, spent_field
 from tests.control.api.test_cost_sums import prices_of, set_prices
 from tests.control.resources.spend.spend_world import SpendWorld
 
@@ -26,10 +29,6 @@ FAR_MS = 1 << 62
 def ids_of(world: SpendWorld, place: int) -> list[str]:
     """The ids of the group and those above it, from the root: 0 the root, 1 and 2 its children, 3 below 1."""
     return world.paths[place][1].split("/")[:-1]
-
-
-def calls_below(world: SpendWorld, group_id: str) -> list[Any]:
-    return [call for call in world.calls if group_id in call.group_path.split("/")]
 
 
 @pytest.fixture
@@ -86,7 +85,8 @@ async def test_trees_are_read_by_the_indexes_of_limits_and_balances(world: Spend
     async with world.store.read() as conn:
         query = "SELECT root_id FROM groups WHERE balance IS NOT NULL"
         assert "ix_groups_balance" in str((await conn.execute(text(f"EXPLAIN QUERY PLAN {query}"))).all())
-        query = "SELECT key FROM balance_credits WHERE substr(amount, 1, 1) = '-' AND timestamp_ms > 5 AND timestamp_ms <= 9"
+        times = "timestamp_ms > 5 AND timestamp_ms < 9"
+        query = f"SELECT 1 FROM balance_credits WHERE substr(amount, 1, 1) = '-' AND {times}"
         plan = str((await conn.execute(text(f"EXPLAIN QUERY PLAN {query}"))).all())
         assert "ix_balance_credits_withdrawals (timestamp_ms>? AND timestamp_ms<?)" in plan
     assert str(HAS_BALANCE) == "groups.balance IS NOT NULL"
@@ -211,3 +211,157 @@ async def test_sweep_keeps_what_is_drawn_as_long_as_the_group_exists(prepaid: Sp
         await tx.conn.execute(delete(groups).where(groups.c.id == child))
     await sweep_tree(prepaid.store, prepaid.hashes, prepaid.tree, are_machines_known=False)
     assert [*prepaid.spent()] == fields[:1]
+
+
+async def later(world: SpendWorld, count: int = 30) -> list[Any]:
+    """Commit calls that draw and a withdrawal, and let them be final; returns the calls."""
+    start_ms = await world.pass_time(0) + 1
+    calls = await world.call(start_ms, start_ms + 5_000, count)
+    await draw_all(world, calls)
+    await world.withdraw(world.tree.root_id, start_ms + 2_000, 10**21)
+    await world.pass_time(10_000)
+    return calls
+
+
+async def test_what_is_built_and_counted_is_what_the_events_drew(
+    prepaid: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draws are never priced again, and everything else is."""
+    monkeypatch.setattr(counting, "PRICES_READ_S", 0.0)
+    await draw_all(prepaid, await prepaid.call(prepaid.now_ms - 40 * DAY_MS, prepaid.now_ms - 5_000, 60))
+    jobs = [prepaid.job(), prepaid.job()]
+    await jobs[0].count_all()
+    prepaid.check()
+    for _ in range(2):
+        await later(prepaid)
+        await asyncio.gather(*(job.count_all() for job in jobs))
+        prepaid.check()
+    body = {"currency": "EUR", "input_per_million": "77", "output_per_million": "0.000000000001"}
+    price = prepaid.prices[-1]
+    changed = {"slug": price.slug, "valid_from": date_text(price.valid_from_ms), **body}
+    (await prepaid.plane.put("/v1/gateway/prices", changed)).ok()
+    await prepaid.read_prices()
+    await later(prepaid)
+    await jobs[0].count_all()
+    prepaid.check()
+
+
+async def test_what_is_drawn_is_built_again_after_a_loss_of_redis(prepaid: SpendWorld) -> None:
+    job = prepaid.job()
+    await job.count_all()
+    await later(prepaid)
+    await job.count_all()
+    prepaid.client.flushall()
+    await later(prepaid)
+    await job.count_all()
+    await later(prepaid)
+    await job.count_all()
+    prepaid.check()
+
+
+async def test_draws_of_a_turn_that_was_not_recorded_are_counted_once(
+    prepaid: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = prepaid.job()
+    await job.count_all()
+    await later(prepaid)
+
+    async def crash(*_: Any) -> None:
+        raise RuntimeError("crashed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(counting, "record_counted", crash)
+        with pytest.raises(RuntimeError):
+            await job.count_all()
+    prepaid.check()
+    await prepaid.job().count_all()
+    await job.count_all()
+    prepaid.check()
+
+
+async def test_first_draws_of_a_balance_that_is_younger_than_the_list_of_trees_are_counted(
+    world: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn has read its trees. Before it reads how far events are final, a balance comes, and calls draw from it."""
+    job = world.job()
+    await job.count_all()
+    await job.count_all()
+    drop = rebuilds.TreeRebuilds.drop
+
+    async def and_then(self: Any, trees: Any) -> None:
+        await drop(self, trees)
+        if not world.drawn:
+            await world.deposit(world.tree.root_id)
+            await later(world, 10)
+
+    monkeypatch.setattr(rebuilds.TreeRebuilds, "drop", and_then)
+    await job.count_all()
+    assert world.drawn
+    assert {name: units for name, units in world.spent().items() if name.endswith(":B")} == expected(world)
+    world.client.hdel(world.tree.key, "e")
+    await job.count_all()
+    assert {name: units for name, units in world.spent().items() if name.endswith(":B")} == expected(world)
+
+
+async def test_events_that_came_before_their_balance_did_are_in_what_is_built(prepaid: SpendWorld) -> None:
+    """The database was set back to before the first credit."""
+    calls = await prepaid.call(prepaid.now_ms - 5_000, prepaid.now_ms - 1, 20)
+    await draw_all(prepaid, calls)
+    async with prepaid.store.write() as tx:
+        await tx.conn.execute(update(groups).values(balance=None))
+    job = prepaid.job()
+    await job.count_all()
+    prepaid.check()
+    await sweep_tree(prepaid.store, prepaid.hashes, prepaid.tree, are_machines_known=False)
+    prepaid.check()
+
+
+async def test_after_a_loss_what_is_committed_and_not_counted_is_reserved(
+    prepaid: SpendWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A balance alone has its tree wait, as a HARD limit does."""
+    monkeypatch.setattr(rebuilds, "MACHINES_TOLD_S", 0.0)
+    monkeypatch.setattr(counting, "IDLE_TURNS", 1)
+    job = prepaid.job()
+    await job.count_all()
+    prepaid.client.flushall()
+    start_ms = await prepaid.pass_time(0) + 100_000
+    withdrawal = await prepaid.withdraw(prepaid.tree.root_id, start_ms, 7 * 10**21)
+    calls = await prepaid.call(start_ms, start_ms + 1_000, 20)
+    for call in calls:
+        await prepaid.draw_units(prepaid.tree.root_id, call, 9 * 10**22 + 1)
+    await job.count_all()
+    assert not (await prepaid.hashes.reserves(prepaid.tree)).reservations
+    await job.count_all()
+    epoch, complete = prepaid.client.hmget(prepaid.tree.key, "e", "h")
+    assert epoch.split()[0] == complete
+    reserves = await prepaid.hashes.reserves(prepaid.tree)
+    name = balance_name(prepaid.tree.root_id)
+    assert reserves.reservations.keys() == {withdrawal} | {call.idempotency_key for call in calls}
+    assert reserves.reservations[withdrawal] == Reserved(7 * 10**11, COMMITTED, (name,))
+    assert {one.groups[-1] for one in reserves.reservations.values() if one is not None} == {name}
+    assert reserves.reserved[name] == 7 * 10**11 + 20 * (9 * 10**12 + 1)
+    assert await sweep_tree(prepaid.store, prepaid.hashes, prepaid.tree, are_machines_known=True) == 0
+    await prepaid.pass_time(200_000)
+    await job.count_all()
+    reserves = await prepaid.hashes.reserves(prepaid.tree)
+    assert not reserves.reservations
+    assert not any(reserves.reserved.values())
+    prepaid.check()
+
+
+@pytest.mark.parametrize("is_counted_behind_it", [False, True])
+async def test_reservation_of_a_withdrawal_that_was_not_committed_goes(
+    prepaid: SpendWorld, is_counted_behind_it: bool
+) -> None:
+    """A commit that hangs holds up how far events are counted. Until then it may come."""
+    job = prepaid.job()
+    await job.count_all()
+    made_ms = now_ms() - 2 * DEAD_AFTER_MS
+    key = str(ULID.from_timestamp(made_ms / 1e3))
+    name = balance_name(prepaid.tree.root_id)
+    prepaid.client.hset(prepaid.tree.key, f"p{key}", pack_reservation(Reserved(5, COMMITTED, (name,))))
+    if not is_counted_behind_it:
+        prepaid.client.hset(prepaid.tree.key, "c", made_ms + DEAD_AFTER_MS)
+    count = await sweep_tree(prepaid.store, prepaid.hashes, prepaid.tree, are_machines_known=True)
+    assert count == is_counted_behind_it
