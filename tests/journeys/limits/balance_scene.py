@@ -91,8 +91,8 @@ class BalanceScene(HardScene):
         return items
 
     async def events(self, *names: str) -> list[Any]:
-        entities = ",".join(f"{self.stage.name}-{name}" for name in names or ("prepaid",))
-        query = {"start_time": self.stage.began, "external_entity_ids": entities, "include": "details"}
+        entities = [f"{self.stage.name}-{name}" for name in names or ("prepaid",)]
+        query: dict[str, Any] = {"start_time": self.stage.began, "external_entity_ids": entities, "include": "details"}
         page = await self.stage.operator.call("GET", "/v1/gateway/events", limit=1000, **query)
         assert not page["pagination"]["has_more"]
         return list(page["items"])
@@ -107,15 +107,15 @@ class BalanceScene(HardScene):
             if figures is None:
                 return False
             entries = await self.entries(group_id)
-            events = await self.events(*names)
+            paid = [event for event in await self.events(*names) if Decimal(event["cost"]["amount"])]
             draws = [entry for entry in entries if entry["type"] == "DRAW"]
-            costs = sum((Decimal(event["cost"]["amount"]) for event in events), Decimal(0))
-            now = (figures, costs, draws, len(events))
+            costs = sum((Decimal(event["cost"]["amount"]) for event in paid), Decimal(0))
+            now = (figures, costs, draws, len(paid))
             return (
                 figures.reserved == 0
                 and figures.spent == costs == -total_of(draws)
                 and figures.available == total_of(entries)
-                and sum(draw["calls"] for draw in draws) == len(events)
+                and sum(draw["calls"] for draw in draws) == len(paid)
             )
 
         try:
