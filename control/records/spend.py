@@ -23,11 +23,38 @@ class SpendReading(NamedTuple):
     uses: tuple[SpendUse, ...]
 
 
+class BalanceReading(NamedTuple):
+    """The figures of a prepaid balance in the hash, all of one moment.
+
+    `counted_ms`: the time through which events and withdrawals are counted. `drawn`: units (10^-22) that those took,
+    withdrawals included. `reserved`: 10^-12, of calls and withdrawals that are not counted yet.
+    """
+
+    counted_ms: int
+    drawn: int
+    reserved: int
+
+
+class Withdrawal(NamedTuple):
+    """A credit below 0 that is being made.
+
+    `tree_key`: the hash of its tree. `deposited`: the sum of the group's credits above 0. `amount`: above 0, with at
+    most 12 digits after the point. `key`: a ULID of now, as the sweep tells its age by it.
+    """
+
+    tree_key: str
+    currency: str
+    group_id: str
+    deposited: Decimal
+    amount: Decimal
+    key: str
+
+
 class SpendTree(NamedTuple):
     """A tree of groups that has a spend limit or a balance. All of them have one currency.
 
     `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD, or it
-    has a balance. `balances`: the groups that have one.
+    has a balance.
     """
 
     root_id: str
@@ -36,7 +63,6 @@ class SpendTree(NamedTuple):
     currency: str
     prices: str = ""
     is_hard: bool = False
-    balances: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -80,6 +106,16 @@ class TreeEvent(NamedTuple):
     def group_id(self) -> str:
         """The group that called."""
         return self.group_path.split("/")[-2]
+
+
+class TreeWithdrawal(NamedTuple):
+    """A withdrawal from the prepaid balance of a group in such a tree. `units`: 10^-22 of the tree's currency."""
+
+    timestamp_ms: int
+    key: str
+    root_id: str
+    group_id: str
+    units: int
 
 
 class SpentEvent(NamedTuple):

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.windows import until_end_ms
-from policy.spend.effective import SpendBound, SpendPlan
-from policy.spend.limits import SpendEnforcement
+from policy.spend.effective import Ceiling, SpendPlan
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,
@@ -32,7 +31,8 @@ from policy.spend.spend_hash import (
 class Call(NamedTuple):
     """A call that asks to be admitted. `picos`: what it is expected to cost, in 10^-12.
 
-    In a plan with HARD limits: the most that it can cost, at least `least`, without which it is not admitted.
+    In a plan with HARD limits or a balance: the most that it can cost, at least `least`, without which it is not
+    admitted.
     """
 
     event_key: str
@@ -43,9 +43,10 @@ class Call(NamedTuple):
 class SpendAdmission(NamedTuple):
     """The answer to the calls of one take.
 
-    `admitted`: how many of them, in order. `refused_by`: the number, from 1, of the first bound that refused the rest;
-    0: none. `wait_ms`: until the last of the windows ends whose spend alone leaves no room; 0: there is none. `grants`:
-    in a plan with HARD limits, what each admitted call may cost, in picos.
+    `admitted`: how many of them, in order. `refused_by`: the number, from 1, of the first ceiling that refused the
+    rest; 0: none. `wait_ms`: until the last of the limits' windows ends whose spend alone leaves no room; 0: there is
+    none. If the balance refused: 1 if what is drawn alone leaves no room, else 0. `grants`: in a plan that is hard,
+    what each admitted call may cost, in picos.
     """
 
     admitted: int
@@ -55,16 +56,21 @@ class SpendAdmission(NamedTuple):
 
 
 class IncompleteReservationsError(Exception):
-    """Reservations may be missing, so a plan with HARD limits admits nothing."""
+    """Reservations may be missing, so a plan with HARD limits or a balance admits nothing."""
 
 
 class CountableEvent(NamedTuple):
-    """A committed event. `units`: its exact cost, in 10^-22. `groups`: those whose spend it adds to."""
+    """A committed event. `units`: its exact cost, in 10^-22. `groups`: those whose spend it adds to.
+
+    `draw`: the units that it draws from the balance of that name. A withdrawal has no groups and only a draw.
+    """
 
     event_key: str
     timestamp_ms: int
     units: int
     groups: tuple[str, ...]
+    balance: str = ""
+    draw: int = 0
 
 
 class CountOutcome(Enum):
@@ -94,7 +100,7 @@ class SpendBook:
         self.reservations: dict[str, Reserved | None] = {}
 
     def admit(self, plan: SpendPlan, calls: Sequence[Call], incarnation: str, clock_ms: int) -> SpendAdmission | None:
-        """Admit calls in order, until a bound has no room. None: nothing is counted, and all are admitted.
+        """Admit calls in order, until a ceiling has no room. None: nothing is counted, and all are admitted.
 
         The present window is that of Redis' clock, or of `counted_ms` if that is later: the clock has stepped back.
         Raises `IncompleteReservationsError`.
@@ -110,9 +116,10 @@ class SpendBook:
             if call.event_key not in self.reservations:  # else it was given up before it was made
                 refused_by = self._refusing(plan, at_ms, call.least)
                 if refused_by:
-                    wait_ms = self._wait_ms(plan, at_ms, clock_ms, call.least)
+                    full = self._full(plan, at_ms, call.least)
+                    wait_ms = _wait_ms(plan.ceilings[refused_by - 1], full, at_ms, clock_ms)
                     return SpendAdmission(number, refused_by, wait_ms, tuple(grants))
-                grant = min((self._room(one, at_ms) for one in plan.bounds if _is_hard(one)), default=grant)
+                grant = min((self._room(one, at_ms) for one in plan.ceilings if one.is_hard), default=grant)
                 grant = min(grant, call.picos)
                 self.put(call.event_key, Reserved(grant, incarnation, plan.groups))
             if plan.is_hard:
@@ -166,6 +173,9 @@ class SpendBook:
                     for unit in USAGE_UNITS:
                         name = spent_field(group, unit, event.timestamp_ms)
                         self.spent[name] = self.spent.get(name, 0) + event.units
+                if event.draw:
+                    name = spent_field(event.balance, None, event.timestamp_ms)
+                    self.spent[name] = self.spent.get(name, 0) + event.draw
                 self.release(event.event_key)
         self.counted_ms = max(self.counted_ms, through_ms)
         return CountOutcome.COUNTED
@@ -196,33 +206,29 @@ class SpendBook:
         return {name.encode(): packed for name, packed in fields.items()}
 
     def _refusing(self, plan: SpendPlan, at_ms: int, least: int) -> int:
-        """The number of the first bound without room; 0: all have some."""
-        for place, bound in enumerate(plan.bounds, 1):
-            room = self._room(bound, at_ms)
-            if room < least if _is_hard(bound) else room <= 0:
+        """The number of the first ceiling without room; 0: all have some."""
+        for place, ceiling in enumerate(plan.ceilings, 1):
+            if _is_full(ceiling, self._room(ceiling, at_ms), least):
                 return place
         return 0
 
-    def _room(self, bound: SpendBound, at_ms: int) -> int:
+    def _room(self, ceiling: Ceiling, at_ms: int) -> int:
         """Picos; less than 0 if the amount is exceeded. Events of the window that has `counted_ms` may still come, so a
         HARD limit needs room there, too."""
-        spent = self._spent(bound, at_ms)
-        if _is_hard(bound):
-            spent = max(spent, self._spent(bound, self.counted_ms))
-        return picos_of_amount(bound.limit.amount) - spent - self.reserved.get(bound.counting_group, 0)
+        spent = self._spent(ceiling, at_ms)
+        if ceiling.is_hard:
+            spent = max(spent, self._spent(ceiling, self.counted_ms))
+        return picos_of_amount(ceiling.amount) - spent - self.reserved.get(ceiling.name, 0)
 
-    def _wait_ms(self, plan: SpendPlan, at_ms: int, clock_ms: int, least: int) -> int:
-        full = []
-        for bound in plan.bounds:
-            room = picos_of_amount(bound.limit.amount) - self._spent(bound, at_ms)
-            if room < least if _is_hard(bound) else room <= 0:
-                full.append(bound)
-        return max((until_end_ms(bound.limit.unit, at_ms) + at_ms - clock_ms for bound in full), default=0)
+    def _full(self, plan: SpendPlan, at_ms: int, least: int) -> list[Ceiling]:
+        """Those for which what is spent alone leaves no room."""
+        rooms = [picos_of_amount(one.amount) - self._spent(one, at_ms) for one in plan.ceilings]
+        return [one for one, room in zip(plan.ceilings, rooms, strict=True) if _is_full(one, room, least)]
 
-    def _spent(self, bound: SpendBound, at_ms: int) -> int:
-        """The spend that counts against a bound, in whole picos: rounded down for a SOFT one, up for a HARD one."""
-        units = self.spent.get(spent_field(bound.counting_group, bound.limit.unit, at_ms), 0)
-        return -(-units // UNITS_PER_PICO) if _is_hard(bound) else units // UNITS_PER_PICO
+    def _spent(self, ceiling: Ceiling, at_ms: int) -> int:
+        """The spend that counts against it, in whole picos: rounded down for a SOFT limit, up for all else."""
+        units = self.spent.get(spent_field(ceiling.name, ceiling.unit, at_ms), 0)
+        return -(-units // UNITS_PER_PICO) if ceiling.is_hard else units // UNITS_PER_PICO
 
     def _raise(self, groups: Sequence[str], picos: int) -> None:
         for group in groups:
@@ -233,5 +239,13 @@ class SpendBook:
             self.reserved[group] = max(0, self.reserved.get(group, 0) - picos)
 
 
-def _is_hard(bound: SpendBound) -> bool:
-    return bound.limit.enforcement is SpendEnforcement.HARD
+def _is_full(ceiling: Ceiling, room: int, least: int) -> bool:
+    return room < least if ceiling.is_hard else room <= 0
+
+
+def _wait_ms(refusing: Ceiling, full: Sequence[Ceiling], at_ms: int, clock_ms: int) -> int:
+    """`SpendAdmission.wait_ms`."""
+    if refusing.unit is None:
+        return int(refusing in full)
+    ends = [until_end_ms(one.unit, at_ms) for one in full if one.unit is not None]
+    return max(ends) + at_ms - clock_ms if ends else 0

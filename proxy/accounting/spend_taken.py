@@ -1,11 +1,11 @@
-"""The spend limits' answers to a call: `SpendTaken`, the limit that refused it, or `SpendUnavailable`.
+"""The answers of spend limits and a balance to a call: `SpendTaken`, the one that refused it, or `SpendUnavailable`.
 
 See docs/reference/money.md#spend-limits.
 """
 
 from dataclasses import dataclass
 
-from policy.spend.effective import SpendBound
+from policy.spend.effective import BalanceBound, SpendBound
 
 GUESS_MS = 60_000
 """The wait for room that only reservations take: nobody knows when their calls end."""
@@ -13,11 +13,11 @@ GUESS_MS = 60_000
 
 @dataclass(slots=True, kw_only=True)
 class SpendTaken:
-    """A call that the spend limits admit, and what is reserved for it until its event is counted.
+    """A call that spend limits and balance admit, and what is reserved for it until its event is counted.
 
-    `key`: the Redis hash. `groups`: those in which it is reserved. `picos`: 10^-12 of the currency; with a HARD limit,
-    the most that the call may cost. Not `is_counted`: nothing is reserved, as nobody counts what the tree spends now,
-    or Redis is away.
+    `key`: the Redis hash. `groups`: those in which it is reserved, then the balance's name. `picos`: 10^-12 of the
+    currency; with a HARD limit or a balance, the most that the call may cost. Not `is_counted`: nothing is reserved, as
+    nobody counts what the tree spends now, or Redis is away.
     """
 
     key: str
@@ -29,7 +29,7 @@ class SpendTaken:
 
 @dataclass(frozen=True, slots=True)
 class SpendUnavailable:
-    """A call that a HARD limit binds, while nobody can tell what is left. Nothing is reserved for it.
+    """A call that a HARD limit or a balance binds, while nobody can tell what is left. Nothing is reserved for it.
 
     `cause`: a phrase for log lines.
     """
@@ -39,13 +39,14 @@ class SpendUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class SpendHit:
-    """A call that is refused, by the first limit without room. Nothing is reserved for it.
+    """A call that is refused, by the first limit without room, or behind all limits by the balance.
 
+    Nothing is reserved for it.
     `is_spent`: what is spent alone leaves no room in a window, and `retry_after_ms` is when the last such window ends.
-    Else calls in flight hold the room.
+    Else calls in flight hold the room. Of a balance: what is drawn alone leaves no room; `retry_after_ms` says nothing.
     """
 
-    bound: SpendBound
+    bound: SpendBound | BalanceBound
     retry_after_ms: int
     is_spent: bool
 

@@ -1,4 +1,4 @@
-"""Counts what groups with spend limits have spent, from the events that are committed: a job of each control process.
+"""Counts what trees with spend limits or balances have spent, from committed events: a job of each control process.
 
 Each turn counts the events after those that are counted, through a time before which no event comes any more. What is
 counted, and how far, changes in one script per tree; the progress is recorded behind that. So a crash anywhere, or
@@ -23,7 +23,7 @@ from control.edges.sql.spend.counted_trees import (
 from control.edges.sql.store import Connection, Store, UncancelledWork, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.records.events import EventWindow
-from control.records.spend import SpendTree, TreeBuild, TreeCount
+from control.records.spend import SpendTree, TreeBuild, TreeCount, TreeEvent
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
 from control.resources.spend.machines import SilentMachines
@@ -61,14 +61,16 @@ MACHINES_KNOWN_S = 120.0
 """The time from the job's start after which machines that are there have told of their incarnations."""
 _FAR_MS = 1 << 62
 _CONSEQUENCE = (
-    "What groups spend is not counted, and SOFT spend limits see what was counted before. It goes on by itself."
+    "What groups spend is not counted: SOFT spend limits see what was counted before; HARD ones and balances keep what"
+    " calls have reserved. It goes on by itself."
 )
 
 
 class SpendCounting:
-    """The job of one control process. `note` is called with the workspace and the group of events that are counted.
+    """The job of one control process. `note` is called with the workspace and the group of events that are counted, and
+    with the group whose balance they draw from.
 
-    `count_overrun` is called with the reason where more is spent than a HARD limit allows.
+    `count_overrun` is called with the reason where more is spent than a HARD limit or a balance allows.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class SpendCounting:
 
     @property
     def lag_s(self) -> float:
-        """The seconds between now and the last event that may be counted; 0 without spend limits."""
+        """The seconds between now and the last event that may be counted; 0 without spend limits and balances."""
         return 0.0 if self._through_ms is None else max(0, now_ms() - self._through_ms) / 1e3
 
     async def run(self) -> None:
@@ -152,7 +154,7 @@ class SpendCounting:
             self._counted.clear()
             return False
         roots = {tree.root_id for tree in trees}
-        # Events of a tree are not followed while it has no limit. If it gets one again, it is built.
+        # Events of a tree are not followed while it has no limit and no balance. If it gets one again, it is built.
         self._counted = {root_id: at_ms for root_id, at_ms in self._counted.items() if root_id in roots}
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
@@ -163,7 +165,7 @@ class SpendCounting:
             batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
             costs = await costs_of(conn, batch.events)
         await self._notice_set_back(trees, recorded_ms)
-        spent = await spent_events(trees, batch.events, costs)
+        spent = await spent_events(trees, batch, costs)
         servers = await self._hashes.server_epochs()
         is_other = servers != self._servers  # one started or was promoted: its trees are built at once
         due = [
@@ -184,8 +186,8 @@ class SpendCounting:
         if batch.through_ms == final_ms:
             counted = [tree for tree in due if tree.root_id in self._counted]
             await self._rebuilds.complete(counted, epochs, batch.through_ms)
-        self._note({(event.workspace_id, event.group_id) for event in batch.events})
-        if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
+        self._note(_groups_of(batch.events))
+        if spent or batch.through_ms >= recorded_ms + RECORD_MS:
             await self._record(batch.through_ms)
         self._through_ms = batch.through_ms
         self._turns += 1
@@ -273,14 +275,14 @@ class SpendCounting:
             reserves = await self._hashes.reserves(tree)
             keys = await counted_keys(self._store, [*reserves.reservations], through_ms)
             if await self._hashes.build(tree, epoch, TreeBuild(through_ms, spent, keys, reserves.spent_fields)):
-                log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
+                log.info("Counted what tree %s has spent from its events, hourly sums and draws.", tree.root_id)
         except (DatabaseUnavailableError, UsageUnavailableError):
             raise
         except Exception:
             self._failed_builds[tree.root_id] = time.monotonic()
             log.exception(
-                "What tree %s has spent could not be read; its spend limits do not bind. It is tried again in %.0f s."
-                " Please report this bug.",
+                "What tree %s has spent could not be read: its SOFT spend limits do not bind; calls that HARD ones or a"
+                " balance bind are answered 503. It is tried again in %.0f s. Please report this bug.",
                 *(tree.root_id, FAILED_BUILD_S),
             )
         else:
@@ -313,3 +315,9 @@ class SpendCounting:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
             if tree.is_hard:
                 await self._overruns.look(tree)
+
+
+def _groups_of(events: Sequence[TreeEvent]) -> set[tuple[str, str]]:
+    """The workspaces and groups of calls, and the groups whose balance they draw from."""
+    balances = {(event.workspace_id, event.balance_group) for event in events if event.balance_group is not None}
+    return {(event.workspace_id, event.group_id) for event in events} | balances

@@ -7,13 +7,13 @@ import pytest
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.effective import spend_plan
-from policy.spend.limits import SPEND_LEVEL, SpendEnforcement, SpendLimit, level_of
+from policy.spend.limits import SpendEnforcement, SpendLimit, level_of
 
 SOFT = SpendLimit(Unit.DAY, Decimal(1), "EUR")
 HARD = SpendLimit(Unit.MONTH, Decimal(1), "EUR", SpendEnforcement.HARD)
 
 
-@pytest.mark.parametrize(("limits", "level"), [((), 0), ((SOFT,), 1), ((HARD,), 2), ((SOFT, HARD), SPEND_LEVEL)])
+@pytest.mark.parametrize(("limits", "level"), [((), 0), ((SOFT,), 1), ((HARD,), 2), ((SOFT, HARD), 2)])
 def test_the_strictest_limit_has_the_level(limits: tuple[SpendLimit, ...], level: int) -> None:
     assert level_of(limits) == level
 

@@ -1,7 +1,8 @@
 -- Complete: committed events that are not counted yet get the reservations that they have lost. With the last of them,
 -- all reservations of the tree are here, and `h` says so.
 -- ARGV: what `e` must be | what `h` must be | what it becomes | what follows the amount and precedes the groups of a
--- reservation, then per event: its time (ms), its key, the groups that it counts for, each with `/`, its cost (two limbs).
+-- reservation, then per event: its time (ms), its key, the groups that it counts for and the balance that it draws from,
+-- each with `/`, the larger one of its cost and its draw (two limbs).
 -- Reply: 1; 0 if `e` or `h` is another: the hash was lost or built meanwhile.
 -- A marker stays: the end that made it may be sent again, and would give back what is put here.
 

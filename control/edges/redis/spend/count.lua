@@ -1,7 +1,8 @@
--- Count: what events of a tree cost becomes spent, and their reservations go. Each event counts once: those through the
+-- Count: what events of a tree cost becomes spent, what they draw from balances becomes drawn, and their reservations go. Each event counts once: those through the
 -- time `c` are counted already. So this may be done any number of times, by several processes.
 -- ARGV: what `e` must be | the times (ms) after and through which these are all events, then per event: its time, its
--- key, the groups that it counts for, each with `/`, and its cost (three limbs).
+-- key, the groups that it counts for, each with `/`, its cost (three limbs), the name of the balance that it draws from,
+-- and its draw (three limbs); '' twice: it draws from none. A withdrawal is an event that has only a draw.
 -- Reply: 1 if the events are counted now or were before; 2 if they are, and reservations may be missing: `h` is not the
 -- first word of `e`; -1 if `e` is another: nothing here counts; -2 if events before these are not counted.
 
@@ -23,7 +24,7 @@ local function spend(field, whole, picos, last)
   own[1], own[2], own[3] = add_spent(own[1], own[2], own[3], whole, picos, last)
 end
 
-for at = 4, #ARGV, 4 do
+for at = 4, #ARGV, 6 do
   local at_ms = tonumber(ARGV[at])
   if at_ms > counted then
     local whole, picos, last = read_spent(ARGV[at + 3])
@@ -32,6 +33,7 @@ for at = 4, #ARGV, 4 do
       spend('s' .. group .. ':' .. day, whole, picos, last)
       spend('s' .. group .. ':' .. month, whole, picos, last)
     end
+    if ARGV[at + 4] ~= '' then spend('s' .. ARGV[at + 4] .. ':B', read_spent(ARGV[at + 5])) end
     local name = 'p' .. ARGV[at + 1]
     local reservation = redis.call('HGET', key, name)
     if reservation then release(name, reservation) end

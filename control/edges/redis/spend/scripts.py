@@ -9,9 +9,18 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
-from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount
+from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCount, Withdrawal
+from policy.spend.balances import balance_name
 from policy.spend.script_constants import spend_constants
-from policy.spend.spend_hash import INCARNATION_CHARS, pack_amount, pack_spent, picos_of
+from policy.spend.spend_hash import (
+    INCARNATION_CHARS,
+    RESERVATION_PREFIX,
+    epoch_text,
+    pack_amount,
+    pack_spent,
+    picos_of,
+    picos_of_amount,
+)
 from runtime.redis.script import Argument, RedisScript
 
 T = TypeVar("T")
@@ -19,7 +28,7 @@ EVENTS_AT_ONCE = 200
 """Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
 
 COMMITTED = "-" * INCARNATION_CHARS
-"""The incarnation in reservations that control makes for committed events. No worker has it."""
+"""The incarnation in reservations that control makes for committed events and withdrawals. No worker has it."""
 
 
 def script(name: str) -> RedisScript:
@@ -51,7 +60,8 @@ def count_arguments(epoch: str, count: TreeCount) -> list[Argument]:
     arguments: list[Argument] = [epoch, count.after_ms, count.through_ms]
     for event in count.events:
         groups = "".join(f"{group}/" for group in event.groups)
-        arguments += (event.at_ms, event.key, groups, pack_spent(event.units))
+        draw = (event.balance, pack_spent(event.draw)) if event.draw else ("", "")
+        arguments += (event.at_ms, event.key, groups, pack_spent(event.units), *draw)
     return arguments
 
 
@@ -67,13 +77,28 @@ def begin_arguments(epoch: str, nonce: str) -> list[Argument]:
 
 
 def complete_arguments(epoch: str, state: str, next_state: str, events: Sequence[SpentEvent]) -> list[Argument]:
-    """Events that count for no group need no reservation."""
+    """Events that count for no group and draw from no balance need no reservation."""
     arguments: list[Argument] = [epoch, state, next_state, COMMITTED]
     for event in events:
-        if event.groups:
-            groups = "".join(f"{group}/" for group in event.groups)
-            arguments += (event.at_ms, event.key, groups, pack_amount(picos_of(event.units)))
+        names = [*event.groups, event.balance] if event.draw else event.groups
+        if names:
+            groups = "".join(f"{name}/" for name in names)
+            units = max(event.units, event.draw)  # a reservation has one amount
+            arguments += (event.at_ms, event.key, groups, pack_amount(picos_of(units)))
     return arguments
+
+
+def withdraw_arguments(epoch: str, withdrawal: Withdrawal) -> list[Argument]:
+    """`epoch`: that of the server."""
+    name = balance_name(withdrawal.group_id)
+    return [
+        epoch_text(epoch, withdrawal.currency),
+        name,
+        pack_amount(picos_of_amount(withdrawal.deposited)),
+        pack_amount(picos_of_amount(withdrawal.amount)),
+        f"{RESERVATION_PREFIX}{withdrawal.key}",
+        f"{COMMITTED}{name}/",
+    ]
 
 
 def repair_arguments(stamp: bytes, next_stamp: str, drifts: Mapping[str, int]) -> list[Argument]:

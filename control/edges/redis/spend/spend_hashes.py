@@ -25,10 +25,12 @@ from control.edges.redis.spend.scripts import (
     parts_of,
     repair_arguments,
     script,
+    withdraw_arguments,
 )
 from control.errors import SpendNotCountedError, UsageUnavailableError
 from control.records.spend import (
     AFTER_RESTORE,
+    BalanceReading,
     SpendReading,
     SpendTree,
     SpendUse,
@@ -37,7 +39,9 @@ from control.records.spend import (
     TreeCount,
     TreeReserves,
     TreesToMend,
+    Withdrawal,
 )
+from policy.spend.balances import balance_name
 from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
@@ -54,6 +58,7 @@ from policy.spend.spend_hash import (
     spent_field,
     unpack_amount,
     unpack_reservation,
+    unpack_spent,
 )
 from runtime.redis.routed import Keyed, RoutedRedis
 
@@ -73,7 +78,7 @@ class SpendHashes:
     def __init__(self, redis: RoutedRedis) -> None:
         self._redis = redis
         self._count, self._build, self._release, self._repair = map(script, ("count", "build", "release", "repair"))
-        self._begin, self._complete = map(script, ("begin", "complete"))
+        self._begin, self._complete, self._withdraw = map(script, ("begin", "complete", "withdraw"))
 
     async def epochs(self, trees: Sequence[SpendTree]) -> Mapping[str, str]:
         """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
@@ -206,6 +211,40 @@ class SpendHashes:
         if bounds and not (state or b"").startswith(epoch_text(epoch, bounds[0].limit.currency).encode()):
             raise SpendNotCountedError
         return SpendReading(at_ms, tuple(map(_use, values[: len(bounds)], values[len(bounds) :])))
+
+    async def balance_of(self, tree_key: str, currency: str, group_id: str) -> BalanceReading:
+        """A `BalanceSource`."""
+        name = balance_name(group_id)
+        names = [EPOCH_FIELD, COUNTED_FIELD, spent_field(name, None, 0), f"{RESERVED_PREFIX}{name}"]
+        async with _redis_errors():
+            epoch = (await self._epochs([tree_key]))[tree_key]
+            read = await self._redis.at(tree_key, lambda server: server.hmget(tree_key, names))
+        state, counted, drawn, reserved = read
+        if not (state or b"").startswith(epoch_text(epoch, currency).encode()):
+            raise SpendNotCountedError
+        return BalanceReading(
+            counted_ms=int(counted),
+            drawn=unpack_spent(drawn) if drawn else 0,
+            reserved=unpack_amount(reserved) if reserved else 0,
+        )
+
+    async def withdraw(self, withdrawal: Withdrawal) -> bool:
+        """Reserve a withdrawal: see `BalanceSource`."""
+        key = withdrawal.tree_key
+        async with _redis_errors():
+            epoch = (await self._epochs([key]))[key]
+            arguments = withdraw_arguments(epoch, withdrawal)
+            reply = await self._withdraw.run(self._redis, [key], *arguments)
+            # A server that started between the two still had the epoch of before, and may lack reservations.
+            epoch_then = (await self._epochs([key]))[key]
+        if reply < 0 or epoch_then != epoch:
+            raise SpendNotCountedError
+        return bool(reply)
+
+    async def give_back_withdrawal(self, tree_key: str, key: str) -> None:
+        """A `BalanceSource`."""
+        async with _redis_errors():
+            await self._release.run(self._redis, [tree_key], 0, f"{RESERVATION_PREFIX}{key}")
 
     async def _epochs(self, keys: Sequence[str]) -> dict[str, str]:
         """The epoch of the server of each key. Asks each server once."""

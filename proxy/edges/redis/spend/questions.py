@@ -44,7 +44,7 @@ class SpendTake(RedisCommand):
     def order_calls(self) -> None:
         """Leave out the callers that stopped waiting. Call it only before the command is sent.
 
-        HARD limits refuse all calls after the first that they refuse: those that need less come before it.
+        HARD limits and balances refuse all calls after the first that they refuse: those that need less come before it.
         """
         self.calls = [call for call in self.calls if not call[0].done()]
         if self.plan.plan.is_hard:
@@ -83,7 +83,13 @@ class CompiledSpendPlan:
         self.take: SpendTake | None = None
 
     def hit(self, reply: Sequence[Any]) -> SpendHit:
-        """Read a refusal. With HARD limits, more follows its three numbers."""
+        """Read a refusal. Where the plan is hard, more follows its three numbers.
+
+        The balance comes behind the last limit.
+        """
         place = reply[1]
         wait_ms = max(0, reply[2])
-        return SpendHit(self.plan.bounds[place - 1], wait_ms or GUESS_MS, wait_ms > 0)
+        bounds = self.plan.bounds
+        bound = bounds[place - 1] if place <= len(bounds) else self.plan.balance
+        assert bound is not None
+        return SpendHit(bound, wait_ms or GUESS_MS, wait_ms > 0)

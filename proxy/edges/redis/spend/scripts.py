@@ -1,4 +1,4 @@
-"""The Lua scripts `take.lua` and `end.lua` of spend limits, and the packing of their arguments.
+"""The Lua scripts `take.lua` and `end.lua` of spend limits and balances, and the packing of their arguments.
 
 The only Python module that knows the order and the widths of the arguments. Reads the scripts; otherwise no I/O.
 
@@ -12,7 +12,6 @@ from functools import lru_cache
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
-from policy.spend.limits import SpendEnforcement
 from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
     AMOUNT_BYTES,
@@ -55,13 +54,13 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
         raise ValueError(f"the name of an incarnation has {INCARNATION_CHARS} characters, not {incarnation!r}")
     values = [bytes([len(plan.groups)])]
     prefixes = []
-    for bound in plan.bounds:
-        is_month = bound.limit.unit.window is Calendar.MONTH
-        place = plan.groups.index(bound.counting_group) + 1
-        is_hard = bound.limit.enforcement is SpendEnforcement.HARD
-        values.append(bytes([place, is_month + 2 * is_hard]) + pack_amount(picos_of_amount(bound.limit.amount)))
-        prefixes.append(f"{SPENT_PREFIX}{bound.counting_group}:")
-    layout = "<B" + "BBI8I8" * len(plan.bounds)
+    for amount, name, unit, is_hard in plan.ceilings:
+        is_month = unit is not None and unit.window is Calendar.MONTH
+        place = plan.groups.index(name) + 1
+        flags = is_month + 2 * is_hard + 4 * (unit is None)
+        values.append(bytes([place, flags]) + pack_amount(picos_of_amount(amount)))
+        prefixes.append(f"{SPENT_PREFIX}{name}:")
+    layout = "<B" + "BBI8I8" * len(plan.ceilings)
     suffix = incarnation + "".join(f"{group}/" for group in plan.groups)
     return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
 
@@ -81,7 +80,7 @@ def _packing(key_bytes: int) -> tuple[bytes, Callable[..., bytes]]:
 
 
 def hard_call_arguments(event_key: str, whole: int, least: int) -> bytes:
-    """Two arguments of take.lua for a plan with HARD limits: a call's reservation; the least and the whole amount."""
+    """Two arguments of take.lua for a plan that is hard: a call's reservation; the least and the whole amount."""
     field = f"{RESERVATION_PREFIX}{event_key}".encode()
     return encode_argument(field) + encode_argument(pack_amount(least) + pack_amount(whole))
 

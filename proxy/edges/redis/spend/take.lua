@@ -1,12 +1,14 @@
--- Admission by spend limits: calls are admitted in order and reserve what they are expected to cost, until a limit
--- refuses the rest. With a HARD limit they reserve the most that they can cost, or, if there is less room, all of it.
+-- Admission by spend limits and a prepaid balance, the bounds: calls are admitted in order and reserve what they are
+-- expected to cost, until a bound refuses the rest. With a HARD one, as each balance is, they reserve the most that they
+-- can cost, or, if there is less room, all of it.
 -- money.lua comes before this text.
--- ARGV: struct format | values: number of groups; per bound in the order of trial: number of its counting group, 1 for a
---       MONTH and 0 for a DAY, 2 more for a HARD one, its amount | the groups' names | per bound: the name of its field
---       up to the window's name | what follows the amount in a reservation: the incarnation and the groups | per call:
+-- ARGV: struct format | values: number of groups, the balance among them; per bound in the order of trial: number of the
+--       group that counts for it, 1 for a MONTH and 0 for a DAY, 2 more for a HARD one, 4 more for a balance, its amount |
+--       the groups' names | per bound: the name of its field up to the window's name | what follows the amount in a reservation: the incarnation and the groups | per call:
 --       p<event key>, its amount; with a HARD bound two: the least that it must get, and the whole.
 -- Reply: how many calls were admitted, number of the first bound that refused the rest (0: none), how long (ms) until
---        the windows end whose spend alone leaves no room (0: reservations fill them). Or 0: what the tree spends is not
+--        the limits' windows end whose spend alone leaves no room (0: reservations fill them); if a balance refused: 1 if
+--        what is drawn alone leaves no room, else 0. Or 0: what the tree spends is not
 --        counted, and nothing was reserved.
 --        With a HARD bound the first word of `e` follows, and what each admitted call got ('': the whole). Or -1: not all
 --        reservations are here, and nothing was reserved.
@@ -28,7 +30,8 @@ local day, month = window_names(at_ms)
 -- Appends the name of each bound's field of what is spent.
 local function add_spent_fields(names)
   for b = 2, last_bound, 4 do
-    names[#names + 1] = ARGV[2 + groups + (b + 2) / 4] .. (bounds[b + 1] % 2 == 1 and month or day)
+    local window = bounds[b + 1] >= 4 and 'B' or bounds[b + 1] % 2 == 1 and month or day
+    names[#names + 1] = ARGV[2 + groups + (b + 2) / 4] .. window
   end
   return names
 end
@@ -161,14 +164,16 @@ local function until_end(is_month)
   return next_day * DAY_MS - clock_ms
 end
 
-local wait = 0
+local wait, is_by_balance = 0, bounds[4 * refused_by - 1] >= 4
 for b = 2, last_bound, 4 do
-  local whole, picos = read_used(b, spent[at + (b + 2) / 4])
-  local is_full = is_at_least(whole, picos, bounds[b + 2], bounds[b + 3])
-  if bounds[b + 1] >= 2 then
-    whole, picos = add_amount(whole, picos, least, least_picos)
-    is_full = not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos)
+  if (bounds[b + 1] >= 4) == is_by_balance then
+    local whole, picos = read_used(b, spent[at + (b + 2) / 4])
+    local is_full = is_at_least(whole, picos, bounds[b + 2], bounds[b + 3])
+    if bounds[b + 1] >= 2 then
+      whole, picos = add_amount(whole, picos, least, least_picos)
+      is_full = not is_at_least(bounds[b + 2], bounds[b + 3], whole, picos)
+    end
+    if is_full then wait = math.max(wait, is_by_balance and 1 or until_end(bounds[b + 1] % 2 == 1)) end
   end
-  if is_full then wait = math.max(wait, until_end(bounds[b + 1] % 2 == 1)) end
 end
 return is_hard and {admitted, refused_by, wait, epoch, unpack(grants)} or {admitted, refused_by, wait}
