@@ -88,6 +88,7 @@ from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.policy_feed import OlderProxies
 from control.resources.spend.counting import SpendCounting
+from control.resources.spend.draws import EventDraws
 from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
@@ -178,7 +179,7 @@ def build(settings: Settings) -> web.Application:
         names=UpstreamUrlChecker(settings.egress_rules),
         metrics=metrics,
         last_used=LastUsed(store),
-        ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
+        ingest=Ingest(store, settings.event_holdback_s, clock, EventDraws().price, outbox),
         events=reader,
         usage_reports=UsageReports(store, reader, settings.event_retention_days, settings.sums_retention_days),
         hourly_sums=HourlySumMaker(store, reader, settings.event_retention_days),
