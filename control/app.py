@@ -23,7 +23,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.billing import group_spend, prices, usage_report
+from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page
@@ -133,6 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *group_spend.OPERATIONS,
+    *balances.OPERATIONS,
     *usage_report.OPERATIONS,
     *usage_links.OPERATIONS,
     *prices.OPERATIONS,
@@ -196,6 +197,7 @@ def build(settings: Settings) -> web.Application:
         older_proxies=OlderProxies(store),
         counters=counters,
         spend=spend,
+        balances=spend,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()

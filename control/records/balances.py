@@ -1,6 +1,5 @@
 """The ledger of prepaid balances: what was paid in or withdrawn, and what calls drew. Values only."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -50,5 +49,3 @@ class EntryPosition(NamedTuple):
 
 
 Entry = CreditRecord | HourDraws
-Ledgers = Mapping[str, int]
-"""The credit that is left by the ledger: units (10^-22) by group."""

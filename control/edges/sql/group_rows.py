@@ -132,7 +132,8 @@ async def balance_in_tree(conn: Connection, root_id: str) -> tuple[str, Balance]
     """A group of the tree that has a balance, by its id, and that; None if none has one."""
     query = select(groups.c.id, groups.c.balance).where(groups.c.root_id == root_id, HAS_BALANCE)
     row = (await conn.execute(query.order_by(groups.c.path).limit(1))).one_or_none()
-    return None if row is None else (row.id, balance_from_wire(orjson.loads(row.balance)))
+    balance = None if row is None else balance_of(row.balance)
+    return None if row is None or balance is None else (row.id, balance)
 
 
 def spend_limits_of(text: str) -> tuple[SpendLimit, ...]:

@@ -15,11 +15,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.group_rows import balance_of, inside_of
 from control.edges.sql.one_of import one_of
-from control.edges.sql.spend.tables import balance_credits, balance_draws
+from control.edges.sql.spend.tables import balance_credits, balance_draws, spend_rebuilds
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_BALANCE, groups
 from control.records.balances import CreditRecord, EntryPosition, HourDraws
 from control.records.policy import GroupRecord
+from control.records.spend import COMPLETE
 from policy.prices import amount_text, units_of
 from policy.spend.balances import Balance
 from policy.spend.spend_hash import LIMB
@@ -114,6 +115,13 @@ async def drawn_units(conn: Connection, group_ids: Collection[str]) -> dict[str,
 async def insert_credit(tx: WriteTx, record: CreditRecord) -> None:
     values = {**record._asdict(), "amount": amount_text(record.amount)}
     await tx.conn.execute(insert(balance_credits).values(**values))
+
+
+async def hold_complete(tx: WriteTx, root_id: str) -> bool:
+    """Return whether all reservations of the tree are known to be in its hash. If so, and they are lost, no wait for
+    them begins before the transaction ends."""
+    query = select(spend_rebuilds.c.state).where(spend_rebuilds.c.root_id == root_id).with_for_update(read=True)
+    return bool((await tx.conn.execute(query)).scalar() == COMPLETE)
 
 
 async def find_credit(conn: Connection, group_id: str, reference: str) -> CreditRecord | None:
