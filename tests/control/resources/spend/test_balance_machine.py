@@ -34,16 +34,17 @@ from control.edges.sql.group_rows import balance_of, spend_limits_of
 from control.edges.sql.spend.tables import balance_credits, balance_draws
 from control.edges.sql.store import now_ms
 from control.edges.sql.tables import events, groups
-from control.errors import ConflictError, SpendNotCountedError, UsageUnavailableError
+from control.errors import NotEnoughCreditError, SpendNotCountedError, UsageUnavailableError
 from control.records.spend import SpendTree, Withdrawal
 from control.resources.billing_events import EventReader
 from control.resources.spend import counting, rebuilds
+from control.resources.spend.balances import BalanceFigures, Ledger, NewCredit, credit_group, read_balance
 from control.resources.spend.counting import SpendCounting
 from control.resources.spend.machines import note_machine
 from control.resources.spend.sweep import sweep_tree
 from policy.billing import BillingEvent, Tokens
 from policy.limits.groups import Enforcement
-from policy.prices import DAY_MS
+from policy.prices import DAY_MS, amount_text
 from policy.spend.balances import balance_name
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.spend_hash import (
@@ -102,7 +103,7 @@ class Shared:
     hashes: SpendHashes
     client: "redis.Redis"
     clock: ShiftedClock
-    ledger: Any
+    ledger: Ledger
     example: int = 0
 
     def run(self, work: Any) -> Any:
@@ -182,7 +183,7 @@ class Machine(RuleBasedStateMachine):
 
     async def _set_price(self, tree: Tree, valid_from_ms: int, token: Decimal) -> None:
         per_million = {"input_per_million": "0", "cached_input_per_million": "0"}
-        more = {"output_per_million": f"{token * 10**6:f}"} | per_million
+        more = {"output_per_million": amount_text(token * 10**6)} | per_million
         await price(self.shared.plane, tree.slug, valid_from_ms, **more)
 
     def _incarnation(self) -> str:
@@ -216,13 +217,14 @@ class Machine(RuleBasedStateMachine):
         reference = f"reference-{len(self.credits[place])}"
         try:
             self.shared.run(self._credited(place, amount, reference))
-        except (ConflictError, UsageUnavailableError):
+        except (NotEnoughCreditError, UsageUnavailableError):
             assert amount < 0
             return
         self.credits[place].append((reference, amount))
 
     async def _credited(self, place: int, amount: Decimal, reference: str) -> Any:
-        return await credit(self.shared, self.tree, place, amount, reference)
+        new = NewCredit(amount, "EUR", reference)
+        return await credit_group(self.shared.ledger, self.tree.workspace_id, self.tree.ids[place], new)
 
     @precondition(lambda self: any(self.credits.values()))
     @rule(place=st.sampled_from(BALANCES), number=st.integers(0, 100))
@@ -285,7 +287,8 @@ class Machine(RuleBasedStateMachine):
         plan = self.tree.plans[place]
         dearest = self.tree.dearest
         key = old_key()
-        asked = hard_call_arguments(key, picos_of(max(tokens, least) * dearest), picos_of(min(tokens, least) * dearest))
+        whole, lowest = (picos_of(one * dearest) for one in (max(tokens, least), min(tokens, least)))
+        asked = hard_call_arguments(key, whole, lowest)
         arguments = [*take_template(plan, self.workers[worker]), *decoded(asked)]
         reply: Any = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *arguments)
         if reply == -1 or not reply or not reply[0]:
@@ -293,7 +296,7 @@ class Machine(RuleBasedStateMachine):
         if reply[3].decode() != client.info("replication")["master_replid"]:
             self._end(plan.key, given_back_arguments(key))
             return
-        picos = unpack_amount(reply[4])
+        picos = unpack_amount(reply[4]) if reply[4] else whole
         reserved = Reserved(picos, self.workers[worker], plan.groups)
         most = int(Decimal(picos) / LIMB / dearest)
         assert most >= min(tokens, least)
@@ -466,16 +469,20 @@ class Machine(RuleBasedStateMachine):
             assert (unpack_spent(packed) if packed else 0) == drawn[id]
             reserved = fields.get(f"{RESERVED_PREFIX}{name}".encode())
             assert not reserved or unpack_amount(reserved) == 0
+            read = read_balance(self.shared.plane.store, self.shared.hashes, self.tree.workspace_id, id)
+            assert self.shared.run(read) == self._figures(place, drawn[id])
         assert not [name for name in fields if name[:1] == b"p"]
         self.shared.run(self._forgotten())
+
+    def _figures(self, place: int, drawn: int) -> BalanceFigures:
+        """The balance when nothing is reserved. `drawn`: units, withdrawals included."""
+        credited = sum((amount for _, amount in self.credits[place]), Decimal(0))
+        left = self._deposited(place) - Decimal(drawn) / UNITS
+        return BalanceFigures("EUR", credited, credited - left, Decimal(0), left)
 
     async def _forgotten(self) -> None:
         """Delete the tree: the next example's turns would count it, too."""
         (await self.shared.plane.delete(f"/v1/gateway/groups/{self.tree.ids[0]}", params={"forfeit": "true"})).ok()
-
-
-async def credit(shared: Shared, tree: Tree, place: int, amount: Decimal, reference: str) -> Any:
-    raise NotImplementedError
 
 
 @pytest.fixture
@@ -491,7 +498,10 @@ def shared(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]
         plane = runner.run(planes.__aenter__())
         routed = connect(server.url)
         try:
-            yield Shared(runner.get_loop(), plane, SpendHashes(routed), client, ShiftedClock(), None)
+            hashes = SpendHashes(routed)
+            clock = ShiftedClock()
+            ledger = Ledger(plane.store, hashes, clock, HOLDBACK_S)
+            yield Shared(runner.get_loop(), plane, hashes, client, clock, ledger)
         finally:
             runner.run(routed.aclose())
             runner.run(planes.__aexit__(None, None, None))
