@@ -104,8 +104,8 @@ class MachineReports:
         except (TimeoutError, ReportNotTakenError) as error:
             log.warning(
                 "Control could not be told that this machine has ended (%s). If Redis loses its data before the machine"
-                " starts again, calls that HARD spend limits or balances bind are answered 503 on all machines: start it"
-                " again, or run `tollgate spend release --machine %s`.",
+                " starts again, calls that HARD spend limits or balances bind are answered 503 on all machines: start"
+                " it again, or run `tollgate spend release --machine %s`.",
                 cause_of(error),
                 self.name,
             )

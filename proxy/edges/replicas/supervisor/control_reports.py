@@ -43,8 +43,8 @@ TRAFFIC = Topic("/internal/v1/", "traffic figures", "those of the console lag be
 MACHINES = Topic(
     "/internal/v1/",
     "reports of workers",
-    "what dead ones reserved of spend limits and balances stays reserved, and if Redis has lost reservations, calls that"
-    " HARD limits or balances bind are answered 503",
+    "what dead ones reserved of spend limits and balances stays reserved, and if Redis has lost reservations, calls"
+    " that HARD limits or balances bind are answered 503",
     is_new=True,
 )
 
