@@ -23,7 +23,7 @@ from control.api import (
     usage,
     webhooks,
 )
-from control.api.billing import group_spend, prices, usage_report
+from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page
@@ -88,6 +88,7 @@ from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.policy_feed import OlderProxies
 from control.resources.spend.counting import SpendCounting
+from control.resources.spend.draws import EventDraws
 from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
@@ -132,6 +133,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *events.OPERATIONS,
     *usage.OPERATIONS,
     *group_spend.OPERATIONS,
+    *balances.OPERATIONS,
     *usage_report.OPERATIONS,
     *usage_links.OPERATIONS,
     *prices.OPERATIONS,
@@ -166,7 +168,7 @@ def build(settings: Settings) -> web.Application:
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
     counters = UsageCounters(redis) if redis is not None else None
     spend = SpendHashes(redis) if redis is not None else None
-    sources = None if counters is None or spend is None else FigureSources(counters, spend)
+    sources = None if counters is None or spend is None else FigureSources(counters, spend, spend)
     alerts = AlertWatch(store, sources, metrics.limit_alert)
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
@@ -178,7 +180,7 @@ def build(settings: Settings) -> web.Application:
         names=UpstreamUrlChecker(settings.egress_rules),
         metrics=metrics,
         last_used=LastUsed(store),
-        ingest=Ingest(store, settings.event_holdback_s, clock, outbox),
+        ingest=Ingest(store, settings.event_holdback_s, clock, EventDraws().price, outbox),
         events=reader,
         usage_reports=UsageReports(store, reader, settings.event_retention_days, settings.sums_retention_days),
         hourly_sums=HourlySumMaker(store, reader, settings.event_retention_days),
@@ -195,6 +197,7 @@ def build(settings: Settings) -> web.Application:
         older_proxies=OlderProxies(store),
         counters=counters,
         spend=spend,
+        balances=spend,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
     app[TERMINALS] = Terminals()

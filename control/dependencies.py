@@ -23,6 +23,7 @@ from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import LoadBook
 from control.resources.policy_feed import FeedReader, OlderProxies
+from control.resources.spend.balance_source import BalanceSource
 from control.resources.spend.group_spend import SpendSource
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
@@ -39,8 +40,8 @@ MAX_DOWNLOADS = 64
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """`counters`, `spend`: None without a Redis; usage is 0 then, because nothing counts. `inference`: None without a
-    URL."""
+    """`counters`, `spend`, `balances`: None without a Redis; usage is 0 then, because nothing counts. `inference`: None
+    without a URL."""
 
     settings: Settings
     store: Store
@@ -66,6 +67,7 @@ class Dependencies:
     older_proxies: OlderProxies
     counters: UsageCounters | None = None
     spend: SpendSource | None = None
+    balances: BalanceSource | None = None
     inference: InferenceClient | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     call_places: CallPlaces = field(default_factory=CallPlaces)

@@ -51,6 +51,10 @@ class GroupNotFoundError(NotFoundError):
     """group not found"""
 
 
+class BalanceNotFoundError(NotFoundError):
+    """the group has no balance of its own; its first credit makes one"""
+
+
 class UsageLinkOverError(NotFoundError):
     """this link has expired or is not valid any more; ask for a new one where you got it"""
 
@@ -129,12 +133,46 @@ class OlderProxiesError(ConflictError):
 
 
 class OtherCurrencyError(ConflictError):
-    """Another group of the tree has spend limits in another currency."""
+    """Another group of the tree has spend limits or a balance in another currency."""
 
-    def __init__(self, group_id: str, currency: str) -> None:
+    def __init__(self, group_id: str, currency: str, field: str = "spend_limits") -> None:
         super().__init__(
-            f"spend_limits: all spend limits of a group tree have one currency, and those of group {group_id} are in"
-            f" {currency}; use {currency}, or remove the tree's spend limits first"
+            f"{field}: all spend limits and balances of a group tree have one currency, and those of group {group_id}"
+            f" are in {currency}; use {currency}. Spend limits can be removed first, a balance stays"
+        )
+
+
+class OtherCreditError(ConflictError):
+    """The group has a credit of this reference with another amount."""
+
+    def __init__(self, reference: str, amount: str, currency: str) -> None:
+        super().__init__(
+            f"reference: the group's credit {reference!r} is of {amount} {currency}; nothing was changed. For another"
+            " credit use another reference"
+        )
+
+
+class NotEnoughCreditError(ConflictError):
+    """More was to be withdrawn than is available."""
+
+    def __init__(self, available: str, currency: str) -> None:
+        super().__init__(
+            f"amount: only {available} {currency} of the balance is available, less what calls in flight reserve;"
+            " withdraw at most that"
+        )
+
+
+class TooMuchCreditError(ConflictError):
+    """amount: all credits of a balance above 0 together must stay below 1000000000000"""
+
+
+class GroupHasCreditError(ConflictError):
+    """Credit is left in a balance that was to be deleted."""
+
+    def __init__(self, group_id: str, amount: str, currency: str) -> None:
+        super().__init__(
+            f"{amount} {currency} is left in the balance of group {group_id}; withdraw it first by a credit of a"
+            " negative amount, or repeat the request with ?forfeit=true"
         )
 
 

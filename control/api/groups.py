@@ -92,7 +92,8 @@ _Percents = Annotated[
     Field(
         max_length=MAX_PERCENTS,
         examples=[[50, 80, 100]],
-        description="The percents of DAY and MONTH limits at which webhooks are told (LIMIT_ALERT).",
+        description="The percents of DAY and MONTH limits, of spend limits and of the balance"
+        " at which webhooks are told (LIMIT_ALERT).",
     ),
 ]
 
@@ -220,6 +221,12 @@ class GroupsQueryV1(PageQueryV1):
     usage: _Switch = Field("false", description="`true`: items have `usage`, what is used of usage limits.")
 
 
+class DeleteGroupQueryV1(RequestV1):
+    """Parameters of deleting a group."""
+
+    forfeit: _Switch = Field("false", description="`true`: also where credit is left in a balance. It is lost then.")
+
+
 async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateGatewayGroupRequestV1)
     hierarchy = body.hierarchy or GroupHierarchyRequestV1()
@@ -316,7 +323,9 @@ def _entries(path: Sequence[Group]) -> int:
 async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
     parts = request.dependencies
     workspace_id = request.workspace_id
-    removed = await groups.remove_group(parts.store, parts.counters, workspace_id, request.path["group_id"])
+    forfeit = request.query_as(DeleteGroupQueryV1).forfeit == "true"
+    group_id = request.path["group_id"]
+    removed = await groups.remove_group(parts.store, parts.counters, workspace_id, group_id, forfeit=forfeit)
     record = removed.record
     deleted_at = time_text(removed.removed_at_ms)
     return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
@@ -377,5 +386,13 @@ OPERATIONS = (
     Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),
     Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
     Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404, 409)),
-    Operation("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1, errors=(404,)),
+    Operation(
+        "DELETE",
+        _ONE,
+        _delete,
+        "Delete a group and all below it",
+        DeletedGatewayGroupV1,
+        query=DeleteGroupQueryV1,
+        errors=(400, 404, 409),
+    ),
 )

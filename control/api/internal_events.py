@@ -35,8 +35,9 @@ _TEXTS = {
     "request_id": 128,
     "model_slug": 257,
     "group_path": 1024,
+    "balance_group": 128,
 }
-_MAY_BE_EMPTY = ("group_path",)
+_MAY_BE_EMPTY = ("group_path", "balance_group")
 
 
 async def _post(request: web.Request) -> web.Response:

@@ -12,11 +12,13 @@ from itertools import chain
 
 from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
+from control.edges.sql.spend import balance_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.errors import (
     ChildExceedsParentLimitError,
     ExternalEntityIdTakenError,
+    GroupHasCreditError,
     GroupNotFoundError,
     InvalidFieldError,
     ParentGroupNotFoundError,
@@ -51,6 +53,7 @@ from policy.limits.groups import (
 )
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
 from policy.limits.starts import UsageLimitKey, changed_usage_limits
+from policy.prices import amount_of, amount_text
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
 
@@ -192,15 +195,21 @@ class RemovedGroup:
     removed_at_ms: int
 
 
-async def remove_group(store: Store, usage: UsageSource | None, workspace_id: str, group_id: str) -> RemovedGroup:
-    """Delete the group, all groups below it and all their keys, or nothing; then free their counters in Redis."""
+async def remove_group(
+    store: Store, usage: UsageSource | None, workspace_id: str, group_id: str, *, forfeit: bool = False
+) -> RemovedGroup:
+    """Delete the group, all groups below it and all their keys, or nothing; then free their counters in Redis.
+
+    `forfeit`: also where credit is left in their balances. Raises `GroupHasCreditError` without it.
+    """
 
     async def work(tx: WriteTx) -> tuple[RemovedGroup, list[Bucket]]:
         record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
         buckets = await _buckets_of(tx.conn, record)
+        forfeited = await _delete_ledgers(tx, record, forfeit=forfeit)
         deleted = await group_rows.delete_subtree(tx, record)
         side, _ = await _sides(record, None)
-        counts = {"groups_deleted": deleted.groups, "api_keys_deleted": deleted.keys}
+        counts = {"groups_deleted": deleted.groups, "api_keys_deleted": deleted.keys, **forfeited}
         tx.audit(workspace_id, Change("group.delete", path_of(record), {**(side or {}), **counts}, None))
         return RemovedGroup(record, tx.now_ms), buckets
 
@@ -211,6 +220,20 @@ async def remove_group(store: Store, usage: UsageSource | None, workspace_id: st
             async with asyncio.timeout(_FORGET_TIMEOUT_S):
                 await usage.forget(buckets)
     return removed
+
+
+async def _delete_ledgers(tx: WriteTx, record: GroupRecord, *, forfeit: bool) -> Shown:
+    """Delete the ledgers of a subtree. Returns what is forfeited, for the audit trail."""
+    balances = await balance_rows.lock_balances(tx, record)
+    left = {id: units for id, units in (await balance_rows.credit_left(tx.conn, balances)).items() if units > 0}
+    for id, units in left.items():
+        if not forfeit:
+            raise GroupHasCreditError(id, amount_text(amount_of(units)), balances[id].currency)
+    await balance_rows.delete_ledgers(tx, record)
+    if not left:
+        return {}
+    currency = balances[next(iter(left))].currency  # a tree has one
+    return {"credit_forfeited": {"amount": amount_text(amount_of(sum(left.values()))), "currency": currency}}
 
 
 async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:

@@ -22,7 +22,7 @@ from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
-from policy.spend.limits import SPEND_LEVEL, SpendLimit, level_of
+from policy.spend.limits import BALANCE_LEVEL, SPEND_LEVEL, SpendLimit, level_of
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
@@ -196,6 +196,13 @@ async def check_spend_known_to_proxies(tx: WriteTx, limits: Sequence[SpendLimit]
     lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
     if lowest is not None and lowest < level_of(limits):
         raise OlderProxiesError("spend limits" if lowest == 0 else "HARD spend limits")
+
+
+async def check_balances_known_to_proxies(tx: WriteTx) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day does not know balances."""
+    lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
+    if lowest is not None and lowest < BALANCE_LEVEL:
+        raise OlderProxiesError("prepaid balances")
 
 
 def _number(limit: Limit) -> int:

@@ -42,6 +42,8 @@ hash without it, and this one builds it again."""
 BALANCE_WINDOW = "B"
 """The name of the only window of a balance."""
 INCARNATION_CHARS = 16
+COMMITTED = "-" * INCARNATION_CHARS
+"""The incarnation in reservations that control makes for committed events and withdrawals. No worker has it."""
 LIMB = 10**12
 """The number of each limb's units that make one of the limb before it."""
 UNITS_PER_PICO = 10**10

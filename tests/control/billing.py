@@ -10,6 +10,7 @@ from control.edges.sql.events.ingest import Ingest, Outbox
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.events import EventWindow
 from control.resources.billing_events import EventReader
+from control.resources.spend.draws import EventDraws
 from policy.billing import BillingEvent, Tokens
 
 EVENT_COLUMNS = (
@@ -103,7 +104,7 @@ def ingest_and_reader(store: Store, holdback_s: float = HOLDBACK_S, **more: Any)
     """Ingest and reader of billing events, on one clock."""
     clock: EventClock = more.get("clock", EventClock())
     outbox: Outbox | None = more.get("outbox")
-    return Ingest(store, holdback_s, clock, outbox), EventReader(store, holdback_s, clock)
+    return Ingest(store, holdback_s, clock, EventDraws().price, outbox), EventReader(store, holdback_s, clock)
 
 
 async def clock_ms(store: Store) -> int:

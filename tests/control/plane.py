@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.app import LIMITS, build
 from control.edges.sql.store import Store
+from control.resources.spend.balance_source import BalanceSource
 from control.resources.spend.group_spend import SpendSource
 from control.resources.workspaces import create_workspace
 from control.settings import Settings
@@ -122,12 +123,15 @@ class _PlaneServer(TestServer):
 
 @asynccontextmanager
 async def running_plane(database_url: str, prefix: str = "acme", **more: Any) -> AsyncIterator[ControlPlane]:
-    """`limits`: of its listener. `spend`: instead of its own counters of spend. Everything else is a setting."""
+    """`limits`: of its listener. `spend`, `balances`: instead of its own counters. Everything else is a setting."""
     limits: FrontLimits = more.pop("limits", LIMITS)
     spend: SpendSource | None = more.pop("spend", None)
+    balances: BalanceSource | None = more.pop("balances", None)
     app = build(settings_on(database_url, **more))
     if spend is not None:
         app[DEPENDENCIES] = replace(app[DEPENDENCIES], spend=spend)
+    if balances is not None:
+        app[DEPENDENCIES] = replace(app[DEPENDENCIES], balances=balances)
     async with TestClient(_PlaneServer(app, limits)) as client:
         store = app[DEPENDENCIES].store
         workspace = await create_workspace(store, f"workspace {prefix}", [prefix])

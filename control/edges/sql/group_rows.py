@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, delete, func, insert, literal, selec
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import HAS_SPEND_LIMITS, api_keys, deleted_groups, groups
+from control.edges.sql.tables import HAS_BALANCE, HAS_SPEND_LIMITS, api_keys, deleted_groups, groups
 from control.long_work import CHARS_PER_ITEM, beside
 from control.records.policy import GroupFilter, GroupRecord
 from policy.exact_json import array_items
@@ -128,6 +128,14 @@ async def spend_limits_beside(conn: Connection, record: GroupRecord) -> tuple[st
     return None if row is None else (row.id, spend_limits_of(row.spend_limits))
 
 
+async def balance_in_tree(conn: Connection, root_id: str) -> tuple[str, Balance] | None:
+    """A group of the tree that has a balance, by its id, and that; None if none has one."""
+    query = select(groups.c.id, groups.c.balance).where(groups.c.root_id == root_id, HAS_BALANCE)
+    row = (await conn.execute(query.order_by(groups.c.path).limit(1))).one_or_none()
+    balance = None if row is None else balance_of(row.balance)
+    return None if row is None or balance is None else (row.id, balance)
+
+
 def spend_limits_of(text: str) -> tuple[SpendLimit, ...]:
     """The spend limits that the column holds as JSON text."""
     return spend_limits_from_wire(orjson.loads(text))
@@ -205,7 +213,7 @@ async def delete_subtree(tx: WriteTx, record: GroupRecord) -> DeletedSubtree:
     Locks the rows first: a key that is minted concurrently is either deleted here or refused there. Their paths stay
     known, so that the sums of a group above them have their calls.
     """
-    inside = and_(*_below(record.path))
+    inside = inside_of(record.path)
     ids = select(groups.c.id).where(inside)
     locked = select(groups.c.id).where(inside).with_for_update().subquery()
     doomed: int = (await tx.conn.execute(select(func.count()).select_from(locked))).scalar_one()
@@ -225,6 +233,11 @@ async def forget_deleted_groups(tx: WriteTx, before_ms: int) -> int:
     """Forget the groups that were deleted before then; returns how many."""
     statement = delete(deleted_groups).where(deleted_groups.c.deleted_at_ms < before_ms)
     return (await tx.conn.execute(statement)).rowcount
+
+
+def inside_of(path: str) -> ColumnElement[bool]:
+    """The condition that a group has this path, or is below it."""
+    return and_(*_below(path))
 
 
 def _below(path: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -1,5 +1,6 @@
 """Names of resources in the audit trail: their paths below the management API."""
 
+from control.records.balances import CreditRecord
 from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord
 from control.records.policy import EndpointRecord, GroupRecord, KeyRecord, SecretRecord, WorkspaceRecord
 from control.records.training import JobRecord, ProjectRecord
@@ -7,7 +8,8 @@ from control.records.webhooks import DeliveryRecord, WebhookRecord
 from policy.prices import Price, date_text
 
 Resource = (
-    DeliveryRecord
+    CreditRecord
+    | DeliveryRecord
     | DeploymentRecord
     | EndpointRecord
     | EnvironmentRecord
@@ -38,6 +40,8 @@ def path_of(record: Resource) -> str:
             return f"webhooks/{record.webhook_id}/deliveries/{record.id}"
         case GroupRecord():
             return f"groups/{record.group.id}"
+        case CreditRecord():
+            return f"groups/{record.group_id}/balance/credits/{record.key}"
         case ModelRecord():
             return f"models/{record.id}"
         case DeploymentRecord():

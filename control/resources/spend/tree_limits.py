@@ -46,6 +46,9 @@ async def check_spend_in_tree(
     other = await group_rows.spend_limits_beside(tx.conn, new)
     if other is not None and other[1][0].currency != new.spend_limits[0].currency:
         raise OtherCurrencyError(other[0], other[1][0].currency)
+    with_balance = await group_rows.balance_in_tree(tx.conn, new.root_id)
+    if with_balance is not None and with_balance[1].currency != new.spend_limits[0].currency:
+        raise OtherCurrencyError(with_balance[0], with_balance[1].currency)
     if new.group.enforcement is not Enforcement.CASCADING:
         return
     for ancestor in ancestors:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from control.api.events import GatewayEventV1
 from control.api.protocol.times import parse_time_ns
-from control.edges.sql.events.ingest import Ingest
 from control.records.events import ShownEvent
 from control.records.times import time_text
 from control.resources.billing.event_costs import shown_details
@@ -184,7 +183,7 @@ async def test_the_window_ends_a_holdback_before_now_and_the_answer_says_so(plan
 
 async def test_events_within_the_holdback_are_not_shown_yet(plane: ControlPlane) -> None:
     now_ms = await clock_ms(plane.store)
-    ingest = Ingest(plane.store, 60.0, ingest_and_reader(plane.store)[0].clock)
+    ingest = ingest_and_reader(plane.store, 60.0)[0]
     await ingest.commit([event(1, now_ms, workspace_id=plane.workspace_id)])
     assert (await plane.get(PATH, params={"start_time": time_text(now_ms - HOUR_MS)})).ok()["items"] == []
 

@@ -7,7 +7,6 @@ See docs/reference/events-and-webhooks.md#the-holdback.
 """
 
 import logging
-import time
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,10 @@ import orjson
 from sqlalchemy import bindparam, or_, select, text, update
 
 from control.edges.sql.events.clock import EventClock
+from control.edges.sql.events.deadline import within_deadline
 from control.edges.sql.group_rows import paths_of
 from control.edges.sql.one_of import one_of
+from control.edges.sql.spend.balance_rows import add_draws
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import DETAIL_FIGURES, api_keys, events
 from control.edges.sql.webhook_rows import enabled_webhooks
@@ -30,9 +31,6 @@ from policy.billing import EVENT_TYPE, BillingEvent, Details
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-SHORTEST_HOLDBACK_S = 0.2
-"""The shortest holdback with a guarantee: below it no transaction meets its deadline of a quarter. Tests go below."""
-LONGEST_STATEMENT_S = 600.0
 LAST_USED_TOLERANCE_MS = 10_000
 _EVENTS_PER_ITEM = 10
 """The number of events that are stamped in the time of one item of long work."""
@@ -67,6 +65,8 @@ class NewEvent(NamedTuple):
     image_output_tokens: int | None = None
     server_tool_calls: int | None = None
     charged: int = 1
+    balance_group: str | None = None
+    draw: str | None = None
 
 
 _COLUMNS = NewEvent._fields
@@ -74,6 +74,9 @@ Receivers = Mapping[str, Sequence[Receiver]]
 """The enabled webhooks of each workspace that has any which are told of billing events."""
 Outbox = Callable[[WriteTx, Sequence[NewEvent], Receivers], Awaitable[None]]
 """A function that is called with new events, inside the transaction that stores them."""
+Draws = Callable[[WriteTx, Sequence[NewEvent]], Awaitable[Sequence[NewEvent]]]
+"""A function that returns events with what each draws from its balance (`draw`), before they are stored. Their balance
+groups exist until the transaction ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Ingest:
     store: Store
     holdback_s: float
     clock: EventClock
+    draws: Draws
     outbox: Outbox | None = None
 
     async def commit(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
@@ -109,20 +113,9 @@ class Ingest:
         raise AssertionError("the loop returns or raises")
 
     async def _within_deadline(self, tx: WriteTx, batch: Sequence[BillingEvent], after: str | None) -> int:
-        """Store a batch, and check the deadline at the end: a cancelled SQLite statement may keep its lock.
-        PostgreSQL aborts a statement that hangs by itself."""
-        began_s = time.monotonic()
-        deadline_s = self.holdback_s / 4
-        await _find(tx.conn, after)
-        if self.holdback_s < SHORTEST_HOLDBACK_S:
+        async with within_deadline(tx, self.holdback_s):
+            await _find(tx.conn, after)
             return await self._insert(tx, batch)
-        if tx.conn.dialect.name == "postgresql":
-            limit_ms = str(int(min(deadline_s, LONGEST_STATEMENT_S) * 1000))
-            await tx.conn.execute(text("SELECT set_config('statement_timeout', :ms, true)"), {"ms": limit_ms})
-        new = await self._insert(tx, batch)
-        if time.monotonic() - began_s > deadline_s:
-            raise IngestTooSlowError
-        return new
 
     async def _insert(self, tx: WriteTx, batch: Sequence[BillingEvent]) -> int:
         now_ms = (await self.clock.read_to_stamp(tx)).now_ms
@@ -131,12 +124,15 @@ class Ingest:
         # A proxy of an older version does not tell them.
         paths = await paths_of(tx.conn, {event.group_id for event in batch if not event.group_path})
         stamped = partial(_stamped, batch, earliest_ms, now_ms, receivers, paths)
-        rows = await beside(OPERATOR, len(batch) // _EVENTS_PER_ITEM, stamped)
+        rows: Sequence[NewEvent] = await beside(OPERATOR, len(batch) // _EVENTS_PER_ITEM, stamped)
+        if any(event.balance_group for event in batch):
+            rows = await self.draws(tx, rows)
         new = await _INSERTS[tx.conn.dialect.name](tx.conn, rows)
         if new:
             await _mark_keys_used(tx, new)
             if self.outbox is not None:
                 await self.outbox(tx, new, receivers)
+            await add_draws(tx, new)  # last: other transactions wait for these rows
         return len(new)
 
 
@@ -174,6 +170,8 @@ def _stamped(
         "ingested_at_ms": [now_ms] * len(batch),
         "group_path": [event.group_path or paths.get(event.group_id) or f"{event.group_id}/" for event in batch],
         "charged": [int(event.is_charged) for event in batch],
+        "balance_group": [event.balance_group or None for event in batch],
+        "draw": [None] * len(batch),
         **_detail_columns([event.details for event in batch]),
     }
     rows = map(NewEvent._make, zip(*(columns[name] for name in _COLUMNS), strict=True))
