@@ -168,7 +168,7 @@ def build(settings: Settings) -> web.Application:
     wake_client = WakeClient(settings.egress_rules, settings.egress_ca_file)
     counters = UsageCounters(redis) if redis is not None else None
     spend = SpendHashes(redis) if redis is not None else None
-    sources = None if counters is None or spend is None else FigureSources(counters, spend)
+    sources = None if counters is None or spend is None else FigureSources(counters, spend, spend)
     alerts = AlertWatch(store, sources, metrics.limit_alert)
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)

@@ -89,7 +89,7 @@ def _group(**more: Schema) -> Schema:
             "items": {"type": "integer", "minimum": 1, "maximum": WHOLE},
             "maxItems": MAX_PERCENTS,
             "uniqueItems": True,
-            "description": "The percents of DAY and MONTH limits at which webhooks are told.",
+            "description": "The percents of its limits and its balance at which webhooks are told.",
         },
         spend_limits=_list("spend_limit", "What its calls may cost, at most one per unit.", MAX_SPEND_LIMITS),
         **more,

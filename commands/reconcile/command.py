@@ -52,7 +52,7 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option(
     "--tolerance", default=0.0, type=click.FloatRange(0, 100), help="Percent by which the invoice's figures may differ."
 )
-@click.option("--spend", is_flag=True, help="Compare what groups have spent of their spend limits with the events.")
+@click.option("--spend", is_flag=True, help="Compare what groups have spent, and drawn from balances, with the events.")
 @over_api
 def reconcile(connection: Connection, **flags: Any) -> None:
     """Compare journals, the database, an upstream's invoice and what is spent, and print the differences.
@@ -82,14 +82,14 @@ def _check_window(flags: Mapping[str, Any]) -> None:
 
 def _check_spend_alone(flags: Mapping[str, Any]) -> None:
     if flags["journals"] or flags["invoice"] is not None or flags["start"] is not None or flags["end"] is not None:
-        raise click.UsageError("--spend goes alone: it compares the present windows of spend limits")
+        raise click.UsageError("--spend goes alone: it compares the present windows of spend limits, and balances")
 
 
 async def _spend_report(client: Client) -> dict[str, Any]:
     with reading("groups") as report:
         check = SpendCheck(client, report)
         differences = await check.differences()
-    counts = {"groups_compared": check.compared}
+    counts = {"groups_compared": check.compared, "balances_compared": check.balances_compared}
     return {"counts": counts, "differences": [asdict(difference) for difference in differences]}
 
 

@@ -1,4 +1,4 @@
-"""Compares what the counters say that groups have spent with what the events of the same windows cost.
+"""Compares what the counters say that groups have spent, and drawn from balances, with events and entries.
 
 See docs/reference/reconciling.md#spend.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from commands.connection import Client
 from commands.lists import items_of
+from commands.reconcile.balance_check import BalanceCheck
 from commands.reconcile.journal_check import Difference
 
 _GROUPS = "/v1/gateway/groups"
@@ -24,7 +25,8 @@ _REPORTED_GROUPS = 100
 
 @dataclass(slots=True)
 class SpendCheck:
-    """Compares each group that spend limits bind. `report`: called now and then with the number of groups read.
+    """Compares each group that spend limits bind, and each balance. `report`: called now and then with the number of
+    groups read.
 
     `pause_s`: the time between two looks at a group whose figures differ.
     """
@@ -33,10 +35,12 @@ class SpendCheck:
     report: Callable[[int], None]
     pause_s: float = _PAUSE_S
     compared: int = 0
+    balances_compared: int = 0
 
     async def differences(self) -> list[Difference]:
         """Raises ManagementError."""
         differences: list[Difference] = []
+        balances = BalanceCheck(self.client, PATIENCE_S, self.pause_s)
         number = 0
         async for group in items_of(self.client, _GROUPS):
             number += 1
@@ -44,6 +48,8 @@ class SpendCheck:
                 self.report(number)
             if group["effective_spend_limits"]:
                 differences += await self._patient_look(group)
+            differences += await balances.differences(group)
+        self.balances_compared = balances.compared
         return differences
 
     async def _patient_look(self, group: Mapping[str, Any]) -> list[Difference]:

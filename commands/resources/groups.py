@@ -11,11 +11,12 @@ from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
 from commands.editing.paths import path
-from commands.editing.shown import call_and_print, details
+from commands.editing.shown import details, print_answer
 from commands.editing.spend_limits import changed_spend_limits, parse_spend_limits, spend_limit_text
 from commands.group_tree.command import tree
 from commands.lists import print_list
 from commands.output import Column, json_text, table
+from commands.resources.balances import balance, credit, entries
 
 _group = click.argument("group", metavar="ID")
 _limit_option = click.option(
@@ -58,7 +59,8 @@ _percent_option = click.option(
     multiple=True,
     callback=_percents,
     metavar="N",
-    help="A percent of DAY and MONTH limits at which webhooks are told. May be repeated; `none` alone: no percent.",
+    help="A percent of DAY and MONTH limits, of spend limits and of the balance at which webhooks are told."
+    " May be repeated; `none` alone: no percent.",
 )
 
 
@@ -164,14 +166,18 @@ def spend(group: str, connection: Connection) -> None:
 
 @groups.command()
 @_group
+@click.option("--forfeit", is_flag=True, help="Also if a prepaid balance has credit left: it is lost.")
 @yes_option
 @over_api
-def delete(group: str, is_sure: bool, connection: Connection) -> None:
+def delete(group: str, forfeit: bool, is_sure: bool, connection: Connection) -> None:
     """Delete a group, all groups below it and all their keys."""
     item = connection.run(lambda client: names.group(client, group))
     external_id = item["metadata"]["external_entity_id"]
-    ask_before(f"group {external_id} ({item['id']}), all groups below it and all their keys", is_sure)
-    call_and_print(connection, "DELETE", path("gateway", "groups", item["id"]))
+    lost = ", their keys and the credit of their balances" if forfeit else " and all their keys"
+    ask_before(f"group {external_id} ({item['id']}), all groups below it{lost}", is_sure)
+    query = {"forfeit": "true"} if forfeit else {}
+    deleted = path("gateway", "groups", item["id"])
+    print_answer(connection, connection.run(lambda client: client.call("DELETE", deleted, **query)))
 
 
 def _add_models(
@@ -234,4 +240,5 @@ _SPEND_COLUMNS = (
     Column("RESET", lambda entry: entry["reset_at"]),
 )
 
-groups.add_command(tree)
+for command in (balance, credit, entries, tree):
+    groups.add_command(command)

@@ -92,7 +92,8 @@ _Percents = Annotated[
     Field(
         max_length=MAX_PERCENTS,
         examples=[[50, 80, 100]],
-        description="The percents of DAY and MONTH limits at which webhooks are told (LIMIT_ALERT).",
+        description="The percents of DAY and MONTH limits, of spend limits and of the balance"
+        " at which webhooks are told (LIMIT_ALERT).",
     ),
 ]
 

@@ -48,7 +48,8 @@ _EventTypes = Annotated[
     Field(
         min_length=1,
         max_length=2,
-        description="The messages that it is sent: billing events, alerts on limits (LIMIT_ALERT and LIMIT_REACHED).",
+        description="The messages that it is sent: billing events, alerts on limits and balances"
+        " (LIMIT_ALERT, LIMIT_REACHED and BALANCE_EXHAUSTED).",
     ),
 ]
 

@@ -35,6 +35,16 @@ class BalanceReading(NamedTuple):
     reserved: int
 
 
+class TreeDraws(NamedTuple):
+    """The units (10^-22) drawn from balances of a tree, withdrawals included, by group: of one moment.
+
+    `counted_ms`: the time through which events and withdrawals are counted.
+    """
+
+    counted_ms: int
+    drawn: Mapping[str, int]
+
+
 class Withdrawal(NamedTuple):
     """A credit below 0 that is being made.
 
@@ -54,7 +64,7 @@ class SpendTree(NamedTuple):
     """A tree of groups that has a spend limit or a balance. All of them have one currency.
 
     `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD, or it
-    has a balance. `balances`: the groups that have one.
+    has a balance.
     """
 
     root_id: str
@@ -63,7 +73,6 @@ class SpendTree(NamedTuple):
     currency: str
     prices: str = ""
     is_hard: bool = False
-    balances: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -107,6 +116,16 @@ class TreeEvent(NamedTuple):
     def group_id(self) -> str:
         """The group that called."""
         return self.group_path.split("/")[-2]
+
+
+class TreeWithdrawal(NamedTuple):
+    """A withdrawal from the prepaid balance of a group in such a tree. `units`: 10^-22 of the tree's currency."""
+
+    timestamp_ms: int
+    key: str
+    root_id: str
+    group_id: str
+    units: int
 
 
 class SpentEvent(NamedTuple):

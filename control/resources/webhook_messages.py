@@ -23,7 +23,7 @@ from control.edges.sql.events.ingest import NewEvent, Receivers
 from control.edges.sql.store import WriteTx
 from control.long_work import OPERATOR, beside
 from control.records.ids import new_id
-from control.records.limits.alerts import Alert, LimitFigures
+from control.records.limits.alerts import ENDLESS, Alert, LimitFigures, LimitWindow
 from control.records.times import time_text
 from control.records.webhooks import DEAD, DELIVERED, PENDING, DeliveryAttempt, DeliveryRecord, WebhookRecord
 from control.resources.billing.event_costs import Cost, EventCosts, shown_details
@@ -96,14 +96,18 @@ def _alert_body(alert: Alert, now_ms: int) -> str:
             "limit": _limit_members(figures),
             "used": amount_text(amount_of(figures.use)) if figures.currency else figures.use,
             "percent": alert.percent,
-            "window": {"start": time_text(figures.window.start_ms), "end": time_text(figures.window.end_ms)},
+            "window": _window_members(figures.window),
         },
     }
     return orjson.dumps(message).decode()
 
 
+def _window_members(window: LimitWindow) -> dict[str, str] | None:
+    return None if window == ENDLESS else {"start": time_text(window.start_ms), "end": time_text(window.end_ms)}
+
+
 def _limit_members(figures: LimitFigures) -> dict[str, Any]:
-    """A limit as its alerts name it. One of all slugs, or of money, has no slug and no type."""
+    """A limit as its alerts name it. One of money has no slug and no type; a balance has no unit, either."""
     limit = figures.limit
     if figures.currency:
         size: dict[str, Any] = {"amount": amount_text(amount_of(figures.threshold))}
@@ -112,7 +116,7 @@ def _limit_members(figures: LimitFigures) -> dict[str, Any]:
     return {
         "kind": limit.kind,
         "type": limit.type or None,
-        "unit": limit.unit,
+        "unit": limit.unit or None,
         **size,
         "currency": figures.currency or None,
         "slug": limit.slug or None,

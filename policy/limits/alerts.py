@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 LIMIT_ALERT = "LIMIT_ALERT"
 LIMIT_REACHED = "LIMIT_REACHED"
-"""The types of messages about limits. Webhooks ask for both by the first."""
+BALANCE_EXHAUSTED = "BALANCE_EXHAUSTED"
+"""The types of messages about limits and balances. Webhooks ask for all by the first."""
 MAX_PERCENTS = 5
 WHOLE = 100
-"""The percent of a limit that leaves no room. Messages of type LIMIT_REACHED have it."""
+"""The percent of a limit that leaves no room. Messages of types LIMIT_REACHED and BALANCE_EXHAUSTED have it."""
 
 
 class IllegalPercentsError(ValueError):
@@ -28,7 +29,10 @@ class LimitName(NamedTuple):
 
 
 class PastAlert(NamedTuple):
-    """A percent that was told of a limit in a window, and the limit's figures then."""
+    """A percent that was told of a limit in a window, and the limit's figures then.
+
+    `threshold`: in place of that of a balance, all that was deposited by then, which grows with each top-up.
+    """
 
     message_type: str
     percent: int
@@ -39,7 +43,7 @@ class PastAlert(NamedTuple):
 class ReachedLimit(NamedTuple):
     """A DAY or MONTH limit whose use leaves no room, and which has refused a call. The group: whose counters count it.
 
-    A spend limit, which holds for all slugs together, has "" for slug and type.
+    A spend limit, which holds for all slugs together, has "" for slug and type; a balance has "" for the unit, too.
     Proxies report it to control, with the names of these members.
     """
 
@@ -73,15 +77,22 @@ def crossed_percents(percents: Sequence[int], threshold: int, use: int) -> list[
     return [percent for percent in percents if threshold and use * WHOLE >= percent * threshold]
 
 
-def rearmed(alerts: Sequence[PastAlert], threshold: int, use: int) -> list[PastAlert]:
+def rearmed(alerts: Sequence[PastAlert], threshold: int, use: int, *, deposited: int | None = None) -> list[PastAlert]:
     """The alerts that may be told again: the threshold was raised, and their percents were above the use then.
 
     `alerts`: all of one limit and window. The use at the raise is known to be at most the present one. If more calls
     came since, it is taken for the old threshold, or for the highest use that was told if that is more.
+    `deposited`: of a balance. It is raised by each top-up, also by one of less than what was withdrawn before, and each
+    top-up can be exhausted.
     """
+    raised_to = threshold if deposited is None else deposited
     highest_use = max((one.use for one in alerts), default=0)
     return [
         one
         for one in alerts
-        if one.threshold < threshold and one.percent * threshold > WHOLE * min(use, max(one.threshold, highest_use))
+        if one.threshold < raised_to
+        and (
+            one.message_type == BALANCE_EXHAUSTED
+            or one.percent * threshold > WHOLE * min(use, max(one.threshold, highest_use))
+        )
     ]

@@ -31,6 +31,11 @@ def balance_name(group_id: str) -> str:
     return f"{group_id}*"
 
 
+def group_of_balance(name: str) -> str:
+    """The group whose balance has this name."""
+    return name.removesuffix("*")
+
+
 def balance_to_wire(balance: Balance) -> Wire:
     """A balance as the database column and the snapshot hold it."""
     return {"currency": balance.currency, "deposited": amount_text(balance.deposited)}

@@ -1,6 +1,6 @@
 """The spend of a tree, in plain Python: the reference for every script that reads or writes its Redis hash. Pure.
 
-Proxies take, end and give back calls; control counts their events, builds the hash anew and sweeps it.
+Proxies take, end and give back calls; control counts their events, withdraws, builds the hash anew and sweeps it.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -20,6 +20,7 @@ from policy.spend.spend_hash import (
     RESERVED_PREFIX,
     UNITS_PER_PICO,
     Reserved,
+    amount_of_picos,
     pack_amount,
     pack_reservation,
     pack_spent,
@@ -107,7 +108,7 @@ class SpendBook:
         """
         if not self.epoch:
             return None
-        if plan.is_hard and self.complete_epoch != self.epoch.split(" ", 1)[0]:
+        if plan.is_hard and not self._is_complete():
             raise IncompleteReservationsError
         grants: list[int] = []
         at_ms = max(clock_ms, self.counted_ms)
@@ -158,6 +159,21 @@ class SpendBook:
         if reservation is not None:
             self._lower(reservation.groups, reservation.picos)
 
+    def withdraw(self, name: str, deposited: int, event_key: str, reserved: Reserved) -> bool:
+        """Reserve a withdrawal from the balance of that name until it is counted. False: there is no room for it.
+
+        `deposited`: picos that were paid in. The same again changes nothing. Raises `IncompleteReservationsError`.
+        """
+        if not self._is_complete():
+            raise IncompleteReservationsError
+        if event_key in self.reservations:
+            return True
+        balance = Ceiling(amount_of_picos(deposited), name, None, is_hard=True)
+        if self._room(balance, self.counted_ms) < reserved.picos:
+            return False
+        self.put(event_key, reserved)
+        return True
+
     def count(self, after_ms: int, through_ms: int, epoch: str, events: Sequence[CountableEvent]) -> CountOutcome:
         """Count the events of (`after_ms`, `through_ms`] that are not counted yet, each in the window of its timestamp.
 
@@ -205,6 +221,9 @@ class SpendBook:
             fields[COMPLETE_FIELD] = self.complete_epoch.encode()
         return {name.encode(): packed for name, packed in fields.items()}
 
+    def _is_complete(self) -> bool:
+        return self.complete_epoch != "" and self.complete_epoch == self.epoch.split(" ", 1)[0]
+
     def _refusing(self, plan: SpendPlan, at_ms: int, least: int) -> int:
         """The number of the first ceiling without room; 0: all have some."""
         for place, ceiling in enumerate(plan.ceilings, 1):
@@ -221,7 +240,7 @@ class SpendBook:
         return picos_of_amount(ceiling.amount) - spent - self.reserved.get(ceiling.name, 0)
 
     def _full(self, plan: SpendPlan, at_ms: int, least: int) -> list[Ceiling]:
-        """Those for which what is spent alone leaves no room."""
+        """The ceilings for which what is spent alone leaves no room."""
         rooms = [picos_of_amount(one.amount) - self._spent(one, at_ms) for one in plan.ceilings]
         return [one for one, room in zip(plan.ceilings, rooms, strict=True) if _is_full(one, room, least)]
 

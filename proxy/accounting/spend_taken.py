@@ -39,9 +39,8 @@ class SpendUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class SpendHit:
-    """A call that is refused, by the first limit without room, or behind all limits by the balance.
+    """A call that is refused, by the first limit without room, or by the balance. Nothing is reserved for it.
 
-    Nothing is reserved for it.
     `is_spent`: what is spent alone leaves no room in a window, and `retry_after_ms` is when the last such window ends.
     Else calls in flight hold the room. Of a balance: what is drawn alone leaves no room; `retry_after_ms` says nothing.
     """

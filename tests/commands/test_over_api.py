@@ -493,6 +493,50 @@ def test_spend_of_a_group_is_printed(api: FakeApi) -> None:
     assert json.loads(done("groups", "spend", "g1", "--json")) == answer
 
 
+def test_balance_is_paid_into_and_printed(api: FakeApi) -> None:
+    figures = {"currency": "EUR", "credited": "100.00", "spent": "12.50", "reserved": "0.00", "available": "87.50"}
+    credit = {"type": "CREDIT", "amount": "100.00", "currency": "EUR", "timestamp": "2026-11-29T10:00:00.000Z"}
+    credit |= {"reference": "INV-1", "note": "November", "slug": None, "calls": None}
+    draw = credit | {
+        "type": "DRAW",
+        "amount": "-12.50",
+        "reference": None,
+        "note": None,
+        "slug": "acme/chat",
+        "calls": 3,
+    }
+    under = "/v1/gateway/groups/grp_1/balance"
+    api.answers |= {
+        "GET /v1/gateway/groups": page(group_item(1)),
+        f"GET {under}": figures,
+        f"POST {under}/credits": credit,
+        f"GET {under}/entries": page(draw, credit),
+    }
+    flags = ("--currency", "EUR", "--reference")
+    lines = done("groups", "credit", "g1", "--amount", "100.00", *flags, "INV-1", "--note", "November").splitlines()
+    assert ["reference", "INV-1"] in [line.split() for line in lines]
+    done("groups", "credit", "g1", "--amount", "-5", *flags, "BACK-1")
+    assert "--reference" in run("groups", "credit", "g1", "--amount", "1", "--currency", "EUR").stderr
+    assert api.bodies("POST") == [
+        {"amount": "100.00", "currency": "EUR", "reference": "INV-1", "note": "November"},
+        {"amount": "-5", "currency": "EUR", "reference": "BACK-1"},
+    ]
+    assert [line.split() for line in done("groups", "balance", "g1").splitlines()] == [
+        [*one] for one in figures.items()
+    ]
+    head, drawn, paid = done("groups", "entries", "g1").splitlines()
+    assert head.split() == ["TIME", "TYPE", "AMOUNT", "CURRENCY", "SLUG", "CALLS", "REFERENCE", "NOTE"]
+    assert drawn.split()[1:] == ["DRAW", "-12.50", "EUR", "acme/chat", "3", "-", "-"]
+    assert paid.split()[1:] == ["CREDIT", "100.00", "EUR", "-", "-", "INV-1", "November"]
+
+
+def test_group_with_credit_left_is_deleted_when_that_is_forfeited(api: FakeApi) -> None:
+    api.answers |= {"GET /v1/gateway/groups": page(group_item(1)), "DELETE /v1/gateway/groups/grp_1": {"id": "grp_1"}}
+    done("groups", "delete", "g1")
+    done("groups", "delete", "g1", "--forfeit")
+    assert [query for verb, _, _, query in api.requests if verb == "DELETE"] == [{}, {"forfeit": "true"}]
+
+
 def test_reconcile_compares_what_is_spent(api: FakeApi) -> None:
     group = {
         "id": "grp_1",

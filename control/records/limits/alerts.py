@@ -6,11 +6,14 @@ from typing import NamedTuple
 from control.records.policy import GroupRecord
 from policy.limits.alerts import LimitName
 from policy.limits.groups import Enforcement
+from policy.spend.balances import Balance
 
 USAGE = "USAGE"
 """The kind of DAY and MONTH limits."""
 SPEND = "SPEND"
 """The kind of spend limits. Their names have neither slug nor type."""
+BALANCE = "BALANCE"
+"""The kind of prepaid balances. Their names have no unit, either."""
 
 
 class LimitWindow(NamedTuple):
@@ -18,6 +21,17 @@ class LimitWindow(NamedTuple):
 
     start_ms: int
     end_ms: int
+
+
+ENDLESS = LimitWindow(0, 0)
+"""The window of balances: messages have null in its place."""
+
+
+class GroupStamp(NamedTuple):
+    """The time of a group's last change, and its balance, which credits change at other times."""
+
+    updated_at_ms: int
+    balance: Balance | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +59,18 @@ class WatchedGroup:
         return any(one.alert_percents for one in sources)
 
     @property
-    def stamps(self) -> dict[str, int]:
-        """The time of the last change of each group of the path: all that decides about a limit is in them."""
-        return {one.group.id: one.updated_at_ms for one in self.path}
+    def stamps(self) -> dict[str, GroupStamp]:
+        """The stamp of each group of the path: all that decides about a limit is in them."""
+        return {one.group.id: GroupStamp(one.updated_at_ms, one.balance) for one in self.path}
 
 
 @dataclass(frozen=True, slots=True)
 class LimitFigures:
     """A watched limit, and how much of it is used in a window. `percents`: of the group that sets it.
 
-    `currency`: of a spend limit, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`); else "".
-    `is_hard`: it refuses what would exceed it, so it may leave no room while its use is below the threshold.
+    `currency`: of a spend limit or balance, whose threshold and use are in 10^-22 of it (`policy.prices.amount_of`);
+    else "". `is_hard`: it refuses what would exceed it, so it may leave no room while its use is below the threshold.
+    `deposited`: of a balance, all that was paid in; its threshold is what was credited at the last top-up.
     """
 
     limit: LimitName
@@ -65,6 +80,12 @@ class LimitFigures:
     window: LimitWindow
     currency: str = ""
     is_hard: bool = False
+    deposited: int | None = None
+
+    @property
+    def raised_to(self) -> int:
+        """The figure that grows whenever the limit is raised, and only then."""
+        return self.threshold if self.deposited is None else self.deposited
 
     @property
     def leaves_room(self) -> bool:

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from control.edges.sql.alerts import rows
+from control.edges.sql.alerts.top_ups import withdrawn_of
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.group_rows import load_records, lock_root
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.ids import new_id
 from control.records.limits.alerts import Alert, LimitFigures, WatchedGroup
+from control.resources.alerts.balance_figures import BalanceReader, balance_figures, balance_readings
 from control.resources.alerts.news import LimitNews, limit_news
 from control.resources.alerts.spend_figures import spend_figures
 from control.resources.alerts.usage_figures import CalendarSource, RefusedLimits, usage_figures
@@ -31,10 +33,11 @@ LATE_MS = 120_000
 
 @dataclass(frozen=True, slots=True)
 class FigureSources:
-    """The counters of usage limits, and of spend limits."""
+    """The counters of usage limits, of spend limits and of balances."""
 
     usage: CalendarSource
     spend: SpendSource
+    balances: BalanceReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class _Look:
 
 
 async def look_at(store: Store, sources: FigureSources, group_ids: Collection[str]) -> list[Alert]:
-    """Look at groups of one workspace, and in CASCADING trees at their ancestors. Returns what was told.
+    """Look at groups of one workspace and at the ancestors that count their calls. Returns what was told.
 
     Groups that change meanwhile are left for another look. Raises `UsageUnavailableError`; then nothing was told.
     """
@@ -61,9 +64,14 @@ async def look_at(store: Store, sources: FigureSources, group_ids: Collection[st
     async with store.read() as conn:
         groups = await _watched_groups(conn, group_ids)
         refused = await rows.refused_limits(conn, [group.id for group in groups])
-    groups = [group for group in groups if group.has_percents or refused[group.id]]
-    looks = await _looks(sources, groups, refused, moments)
+        groups = [group for group in groups if group.has_percents or refused[group.id]]
+    figures = await _figures(sources, groups, refused, moments)
+    readings = await balance_readings(sources.balances, groups, refused)
     async with store.read() as conn:
+        balances = balance_figures(groups, readings, await withdrawn_of(conn, readings))
+        for group_id, of_balance in balances.items():
+            figures[group_id].append(of_balance)
+        looks = [_Look(group, figures[group.id], refused[group.id]) for group in groups]
         past = await rows.past_alerts(conn, [look.group.id for look in looks], _starts(looks))
     alerts: list[Alert] = []
     for look in looks:
@@ -79,7 +87,10 @@ def _moments(clock_ms: int) -> list[int]:
 
 
 async def _watched_groups(conn: Connection, group_ids: Collection[str]) -> list[WatchedGroup]:
-    """The groups with these ids, and the ancestors whose counters count their calls, with their paths."""
+    """The groups with these ids, and the ancestors whose counters count their calls, with their paths.
+
+    A balance counts the calls of all below it, in both modes.
+    """
     below = await load_records(conn, group_ids)
     ancestors = await load_records(conn, {id for record in below.values() for id in record.ancestor_ids})
     records = {**ancestors, **below}
@@ -87,14 +98,16 @@ async def _watched_groups(conn: Connection, group_ids: Collection[str]) -> list[
     for record in below.values():
         path = (record, *(records[id] for id in record.ancestor_ids))
         is_cascading = record.group.enforcement is Enforcement.CASCADING
-        for level in range(len(path) if is_cascading else 1):
-            watched[path[level].group.id] = WatchedGroup(path[level:])
+        for level, of in enumerate(path):
+            if level == 0 or is_cascading or of.balance is not None:
+                watched[of.group.id] = WatchedGroup(path[level:])
     return [*watched.values()]
 
 
-async def _looks(
+async def _figures(
     sources: FigureSources, groups: Sequence[WatchedGroup], refused: RefusedLimits, moments: Sequence[int]
-) -> list[_Look]:
+) -> dict[str, list[LimitFigures]]:
+    """The figures of the limits in windows, of each group."""
     figures: dict[str, dict[tuple[LimitName, int], LimitFigures]] = {group.id: {} for group in groups}
     for at_ms in moments:
         for by_group in (
@@ -103,7 +116,7 @@ async def _looks(
         ):
             for group_id, some in by_group.items():
                 figures[group_id] |= {(one.limit, one.window.start_ms): one for one in some}
-    return [_Look(group, [*figures[group.id].values()], refused[group.id]) for group in groups]
+    return {group_id: [*by_limit.values()] for group_id, by_limit in figures.items()}
 
 
 def _starts(looks: Sequence[_Look]) -> set[int]:

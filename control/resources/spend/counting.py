@@ -1,4 +1,4 @@
-"""Counts what groups with spend limits have spent, from the events that are committed: a job of each control process.
+"""Counts what trees with spend limits or balances have spent, from committed events: a job of each control process.
 
 Each turn counts the events after those that are counted, through a time before which no event comes any more. What is
 counted, and how far, changes in one script per tree; the progress is recorded behind that. So a crash anywhere, or
@@ -23,9 +23,10 @@ from control.edges.sql.spend.counted_trees import (
 from control.edges.sql.store import Connection, Store, UncancelledWork, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, UsageUnavailableError
 from control.records.events import EventWindow
-from control.records.spend import SpendTree, TreeBuild, TreeCount
+from control.records.spend import SpendTree, TreeBuild, TreeCount, TreeEvent
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
+from control.resources.spend.ledger_checks import LedgerChecks
 from control.resources.spend.machines import SilentMachines
 from control.resources.spend.overruns import Overruns
 from control.resources.spend.rebuilds import TreeRebuilds
@@ -61,14 +62,16 @@ MACHINES_KNOWN_S = 120.0
 """The time from the job's start after which machines that are there have told of their incarnations."""
 _FAR_MS = 1 << 62
 _CONSEQUENCE = (
-    "What groups spend is not counted, and SOFT spend limits see what was counted before. It goes on by itself."
+    "What groups spend is not counted: SOFT spend limits see what was counted before; HARD ones and balances keep what"
+    " calls have reserved. It goes on by itself."
 )
 
 
 class SpendCounting:
-    """The job of one control process. `note` is called with the workspace and the group of events that are counted.
+    """The job of one control process. `note` is called with the workspace and the group of events that are counted, and
+    with the group whose balance they draw from.
 
-    `count_overrun` is called with the reason where more is spent than a HARD limit allows.
+    `count_overrun` is called with the reason where more is spent than a HARD limit or a balance allows.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class SpendCounting:
         self._rebuilds = TreeRebuilds(store, hashes, self._transactions)
         self._silent_machines = SilentMachines()
         self._overruns = Overruns(store, hashes, count_overrun)
+        self._ledger_checks = LedgerChecks(store, hashes)
         self._servers: Mapping[str, str] = {}
         """The epoch of each Redis server in the last turn."""
         self._started_s = time.monotonic()
@@ -96,6 +100,8 @@ class SpendCounting:
         self._sweep_portion = 0
         self._through_ms: int | None = None
         """The time through which this process counted in its last turn; None while there is no tree to count."""
+        self._recorded_ms = 0
+        """The time through which events are recorded as counted, as far as this process knows. It never goes back."""
         self._counted: dict[str, int] = {}
         """The time through which a tree is known to be counted, by its root. Since then it had no event."""
         self._turns = 0
@@ -106,7 +112,7 @@ class SpendCounting:
 
     @property
     def lag_s(self) -> float:
-        """The seconds between now and the last event that may be counted; 0 without spend limits."""
+        """The seconds between now and the last event that may be counted; 0 without spend limits and balances."""
         return 0.0 if self._through_ms is None else max(0, now_ms() - self._through_ms) / 1e3
 
     async def run(self) -> None:
@@ -152,7 +158,7 @@ class SpendCounting:
             self._counted.clear()
             return False
         roots = {tree.root_id for tree in trees}
-        # Events of a tree are not followed while it has no limit. If it gets one again, it is built.
+        # Events of a tree are not followed while it has no limit and no balance. If it gets one again, it is built.
         self._counted = {root_id: at_ms for root_id, at_ms in self._counted.items() if root_id in roots}
         final = await self._transactions.run(self._reader.fixed(EventWindow("", 0, _FAR_MS)))
         final_ms = final.end_ms - 1
@@ -163,7 +169,7 @@ class SpendCounting:
             batch = await events_of_trees(conn, trees, after_ms, until_ms, EVENTS_AT_ONCE)
             costs = await costs_of(conn, batch.events)
         await self._notice_set_back(trees, recorded_ms)
-        spent = await spent_events(trees, batch.events, costs)
+        spent = await spent_events(trees, batch, costs)
         servers = await self._hashes.server_epochs()
         is_other = servers != self._servers  # one started or was promoted: its trees are built at once
         due = [
@@ -184,8 +190,8 @@ class SpendCounting:
         if batch.through_ms == final_ms:
             counted = [tree for tree in due if tree.root_id in self._counted]
             await self._rebuilds.complete(counted, epochs, batch.through_ms)
-        self._note({(event.workspace_id, event.group_id) for event in batch.events})
-        if batch.events or batch.through_ms >= recorded_ms + RECORD_MS:
+        self._note(_groups_of(batch.events))
+        if spent or batch.through_ms >= recorded_ms + RECORD_MS:
             await self._record(batch.through_ms)
         self._through_ms = batch.through_ms
         self._turns += 1
@@ -214,20 +220,23 @@ class SpendCounting:
         return not is_told or (place + self._turns) % IDLE_TURNS == 0
 
     async def _notice_set_back(self, trees: Sequence[SpendTree], recorded_ms: int) -> None:
-        """Have all trees built if more is counted than the database can know of: it was restored.
+        """Have all trees built if more is counted than the database can know of: it was restored, or failed over to a
+        server that lacks the last commits.
 
-        Events that it lacks come again, with later timestamps.
+        Events that it lacks come again, with later timestamps, or never.
         """
         latest_ms = self._through_ms
         if latest_ms is None:
             latest_ms = await self._hashes.latest_counted_ms(trees)
-        if latest_ms > recorded_ms + SET_BACK_MS:
+        is_set_back = recorded_ms < self._recorded_ms or latest_ms > recorded_ms + SET_BACK_MS
+        self._recorded_ms = recorded_ms
+        if is_set_back:
             await self._hashes.forget(trees)
             self._counted.clear()
             self._overruns.note_restore()
             log.warning(
-                "The database was set back by some %.0f s, as by a restore of a backup. What groups spend is counted"
-                " anew from what it has. Nothing is to be done.",
+                "The database was set back by some %.0f s, as by a restored backup or a fail-over. What groups spend"
+                " is counted anew from what it has. Post the credits that it lacks again; nothing else is to be done.",
                 (latest_ms - recorded_ms) / 1e3,
             )
 
@@ -273,14 +282,14 @@ class SpendCounting:
             reserves = await self._hashes.reserves(tree)
             keys = await counted_keys(self._store, [*reserves.reservations], through_ms)
             if await self._hashes.build(tree, epoch, TreeBuild(through_ms, spent, keys, reserves.spent_fields)):
-                log.info("Counted what tree %s has spent from its events and hourly sums.", tree.root_id)
+                log.info("Counted what tree %s has spent from its events, hourly sums and draws.", tree.root_id)
         except (DatabaseUnavailableError, UsageUnavailableError):
             raise
         except Exception:
             self._failed_builds[tree.root_id] = time.monotonic()
             log.exception(
-                "What tree %s has spent could not be read; its spend limits do not bind. It is tried again in %.0f s."
-                " Please report this bug.",
+                "What tree %s has spent could not be read: its SOFT spend limits do not bind; calls that HARD ones or a"
+                " balance bind are answered 503. It is tried again in %.0f s. Please report this bug.",
                 *(tree.root_id, FAILED_BUILD_S),
             )
         else:
@@ -291,6 +300,7 @@ class SpendCounting:
             await record_counted(tx, through_ms)
 
         await self._transactions.run(self._store.transact(work))
+        self._recorded_ms = max(self._recorded_ms, through_ms)
 
     @property
     def _are_machines_known(self) -> bool:
@@ -313,3 +323,11 @@ class SpendCounting:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
             if tree.is_hard:
                 await self._overruns.look(tree)
+                if await self._ledger_checks.mend(tree):
+                    self._counted.pop(tree.root_id, None)
+
+
+def _groups_of(events: Sequence[TreeEvent]) -> set[tuple[str, str]]:
+    """The workspaces and groups of calls, and the groups whose balance they draw from."""
+    balances = {(event.workspace_id, event.balance_group) for event in events if event.balance_group is not None}
+    return {(event.workspace_id, event.group_id) for event in events} | balances

@@ -1,8 +1,8 @@
-"""HARD spend limits above whose amount more is spent, and the reason: what changed since the last look at the tree.
+"""HARD limits and balances above which more is spent, and the reason: what changed since the last look at the tree.
 
 Calls that cost more than was reserved for them are told by the proxy (reason `provider`), and not here.
 
-See docs/reference/money.md#hard-limits.
+See docs/reference/money.md#hard-limits and #balances.
 """
 
 import logging
@@ -12,15 +12,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from control.edges.sql.group_rows import paths_of, spend_limits_of_tree
+from control.edges.sql.spend.balance_sums import balances_of_tree
 from control.edges.sql.store import Connection, Store
 from control.errors import SpendNotCountedError
 from control.records.spend import SpendTree
 from control.resources.spend.tree_hashes import TreeHashes
 from policy.limits.kinds import Unit
-from policy.prices import amount_text
-from policy.spend.effective import SpendBound, spend_plan
+from policy.prices import amount_of, amount_text
+from policy.spend.balances import Balance
+from policy.spend.effective import BalanceBound, SpendBound, spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit
-from policy.spend.spend_hash import SPENT_PREFIX, window_name
+from policy.spend.spend_hash import BALANCE_WINDOW, SPENT_PREFIX, window_name
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ BOUNDS_AT_ONCE = 500
 
 
 class OverrunReason(StrEnum):
-    """The reason for which more is spent than a HARD limit allows."""
+    """The reason for which more is spent than a HARD limit or a balance allows."""
 
     AMOUNT = "amount"
     RESTORE = "restore"
@@ -46,21 +48,24 @@ _REASONS = {
 }
 _Limits = Mapping[tuple[str, Unit], Decimal]
 """The amounts of a tree's HARD limits, by the group that sets each and its unit."""
+_Above = dict[tuple[str, str], tuple[SpendBound | BalanceBound, Decimal]]
+"""Limits and balances above which more is spent, and how much is: by the group that spent it and the window's name."""
 
 
 class _Look(NamedTuple):
-    """A look at a tree: its limits, those above which more is spent, and what may change that."""
+    """A look at a tree: its limits, those and the balances above which more is spent, and what may change that."""
 
     limits: _Limits
     above: frozenset[tuple[str, str]]
-    """Groups whose spend is above their amount, each with the name of the window."""
+    """Groups whose spend is above their amount, or their balance, each with the name of the window."""
     restores: int
     prices: str
     epoch: str
 
 
 class Overruns:
-    """Looks at trees from time to time. `count` is called with the reason of each overrun, once per window."""
+    """Looks at trees from time to time. `count` is called with the reason of each overrun: once per window, or until a
+    balance is topped up."""
 
     def __init__(self, store: Store, hashes: TreeHashes, count: Callable[[str], None]) -> None:
         self._store = store
@@ -74,14 +79,15 @@ class Overruns:
         self._restores += 1
 
     async def look(self, tree: SpendTree) -> None:
-        """Tell what is spent above a HARD limit of the tree now, and was not at the last look."""
+        """Tell what is spent above a HARD limit or a balance of the tree now, and was not at the last look."""
         reserves = await self._hashes.reserves(tree)
         groups = {field[len(SPENT_PREFIX) :].rpartition(":")[0] for field in reserves.spent_fields}
         async with self._store.read() as conn:
             limits = await spend_limits_of_tree(conn, tree.root_id)
             bounds = await _hard_bounds(conn, tree, groups, limits)
+            balances = await balances_of_tree(conn, tree.root_id)
         try:
-            above = await self._above(tree, bounds)
+            above = await self._above(tree, bounds) | await self._overdrawn(tree, balances)
         except SpendNotCountedError:  # it is being built
             return
         look = _Look(
@@ -100,11 +106,9 @@ class Overruns:
             if reason is not None:
                 self._tell(reason, *above[place])
 
-    async def _above(
-        self, tree: SpendTree, bounds: Sequence[SpendBound]
-    ) -> dict[tuple[str, str], tuple[SpendBound, Decimal]]:
-        """The limits above which more is spent, and how much is: by the group that spent it and the window's name."""
-        above: dict[tuple[str, str], tuple[SpendBound, Decimal]] = {}
+    async def _above(self, tree: SpendTree, bounds: Sequence[SpendBound]) -> _Above:
+        """The limits above which more is spent."""
+        above: _Above = {}
         for start in range(0, len(bounds), BOUNDS_AT_ONCE):
             some = bounds[start : start + BOUNDS_AT_ONCE]
             reading = await self._hashes.spend_of(some, tree.key)
@@ -114,8 +118,27 @@ class Overruns:
                     above[bound.counting_group, window] = (bound, use.spent)
         return above
 
-    def _tell(self, reason: OverrunReason, bound: SpendBound, spent: Decimal) -> None:
+    async def _overdrawn(self, tree: SpendTree, balances: Mapping[str, Balance]) -> _Above:
+        """The balances from which more is drawn than was paid in."""
+        above: _Above = {}
+        ids = [*balances]
+        for start in range(0, len(ids), BOUNDS_AT_ONCE):
+            drawn = (await self._hashes.drawn_of(tree, ids[start : start + BOUNDS_AT_ONCE])).drawn
+            for id, units in drawn.items():
+                if amount_of(units) > balances[id].deposited:
+                    above[id, BALANCE_WINDOW] = (BalanceBound(balances[id], id), amount_of(units))
+        return above
+
+    def _tell(self, reason: OverrunReason, bound: SpendBound | BalanceBound, spent: Decimal) -> None:
         self._count(reason.value)
+        if isinstance(bound, BalanceBound):
+            paid = bound.balance
+            log.warning(
+                "Calls and withdrawals have drawn %s of the %s %s that were paid into the balance of group %s: %s."
+                " Calls that draw from it are refused. Post a credit of more than the difference to admit calls again.",
+                *(amount_text(spent), amount_text(paid.deposited), paid.currency, bound.group_id, _REASONS[reason]),
+            )
+            return
         limit = bound.limit
         log.warning(
             "Group %s has spent %s of the %s %s a %s that a HARD spend limit of group %s allows: %s. Calls that it"
@@ -125,11 +148,12 @@ class Overruns:
         )
 
 
-def _reason(before: _Look, now: _Look, bound: SpendBound) -> OverrunReason | None:
-    """The reason for which more is spent than the limit allows; None: the proxy tells it."""
-    amount = before.limits.get((bound.source_group, bound.limit.unit))
-    if amount is None or bound.limit.amount < amount:
-        return OverrunReason.AMOUNT
+def _reason(before: _Look, now: _Look, bound: SpendBound | BalanceBound) -> OverrunReason | None:
+    """The reason for which more is spent than the limit or the balance allows; None: the proxy tells it."""
+    if isinstance(bound, SpendBound):  # what was paid in is never lowered
+        amount = before.limits.get((bound.source_group, bound.limit.unit))
+        if amount is None or bound.limit.amount < amount:
+            return OverrunReason.AMOUNT
     if before.restores != now.restores:
         return OverrunReason.RESTORE
     if before.prices != now.prices:

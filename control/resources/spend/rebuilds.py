@@ -1,4 +1,4 @@
-"""Trees with a HARD spend limit whose hash may lack reservations: they wait until machines have put theirs again.
+"""Trees with a HARD limit or a balance whose hash may lack reservations: they wait until machines put theirs again.
 
 Where Redis has lost a tree's hash, or another server has it, control names the wait in the hash (`h`) and in the
 database. Each machine puts its reservations again, has its journals committed, and confirms. Then control puts those of
@@ -50,11 +50,11 @@ class TreeRebuilds:
         self._states = await hard_trees(conn)
 
     def is_settled(self, tree: SpendTree) -> bool:
-        """Return whether a tree neither waits nor is to begin to, as one with its first HARD limit is."""
+        """Return whether a tree neither waits nor is to begin to, as one with its first HARD limit or balance is."""
         return not tree.is_hard or self._states.get(tree.root_id) == COMPLETE
 
     async def drop(self, trees: Sequence[SpendTree]) -> None:
-        """Have nothing count as whole in trees that have no HARD limit any more: their calls are not followed now.
+        """Have nothing count as whole in trees without a HARD limit or balance: their calls are not followed any more.
 
         It is written down first. So if Redis is away, it is done before a new HARD limit of the tree counts.
         """
@@ -109,10 +109,10 @@ class TreeRebuilds:
         if missing:
             self._warnings.warning(
                 f"Machines of the proxy have not told that their reservations are in Redis again:"
-                f" {', '.join(sorted(missing))}. Until then calls that HARD spend limits bind are answered 503. Start"
-                " these machines again, or mend their way to control and Redis; upgrade those that run a version of"
-                " before HARD limits, which never tell. If one never comes back: `tollgate spend release --machine"
-                " NAME`."
+                f" {', '.join(sorted(missing))}. Until then calls that HARD spend limits or balances bind are answered"
+                " 503. Start these machines again, or mend their way to control and Redis; upgrade those that run a"
+                " version of before HARD limits, which never tell. If one never comes back: `tollgate spend release"
+                " --machine NAME`."
             )
 
     def _are_machines_known(self, root_id: str) -> bool:
@@ -130,7 +130,7 @@ class TreeRebuilds:
             id, state = tree.root_id, self._states[tree.root_id]
             if await self._hashes.complete(tree, epochs[id], state, events[id]):
                 complete[id] = state
-                log.info("All reservations of tree %s are in Redis: its HARD spend limits admit calls.", id)
+                log.info("All reservations of tree %s are in Redis: its HARD limits and balances admit calls.", id)
 
         async def work(tx: WriteTx) -> None:
             for id, state in complete.items():
@@ -139,13 +139,13 @@ class TreeRebuilds:
         await self._transactions.run(self._store.transact(work))
 
     async def _events_after(self, trees: Sequence[SpendTree], through_ms: int) -> Mapping[str, Sequence[SpentEvent]]:
-        """The trees' committed events after this time, which are not counted yet, with what they cost, by root."""
+        """The trees' committed events and withdrawals after this time, which are not counted yet, by root."""
         spent: dict[str, list[SpentEvent]] = defaultdict(list)
         while through_ms < _FAR_MS:
             async with self._store.read() as conn:
                 batch = await events_of_trees(conn, trees, through_ms, _FAR_MS, EVENTS_AT_ONCE)
                 costs = await costs_of(conn, batch.events)
-            for root_id, events in (await spent_events(trees, batch.events, costs)).items():
+            for root_id, events in (await spent_events(trees, batch, costs)).items():
                 spent[root_id] += events
             through_ms = batch.through_ms
         return spent

@@ -11,12 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 from ulid import ULID
 
+from control.edges.sql.group_rows import paths_of
 from control.edges.sql.spend.counted_trees import times_of_events
 from control.edges.sql.spend.machines import named_incarnations
 from control.edges.sql.store import Store, now_ms
 from control.records.spend import SpendTree, TreeReserves
 from control.resources.spend.tree_hashes import TreeHashes
 from control.resources.spend.tree_sums import kept_windows
+from policy.spend.balances import group_of_balance
+from policy.spend.spend_hash import BALANCE_WINDOW, COMMITTED, SPENT_PREFIX
 
 DEAD_AFTER_MS = 120_000
 """The age of a reservation from which a machine must name its incarnation: each tells of its own every two seconds."""
@@ -35,10 +38,21 @@ async def sweep_tree(store: Store, hashes: TreeHashes, tree: SpendTree, *, are_m
     drifts = drifts_of(reserves)
     if drifts:
         await hashes.repair(tree, reserves.stamp, drifts)
-    windows = kept_windows(reserves.counted_ms)
-    old = [field for field in reserves.spent_fields if field.rpartition(":")[2] not in windows]
-    await hashes.delete_spent(tree, old)
+    await hashes.delete_spent(tree, await _past_fields(store, reserves.spent_fields, kept_windows(reserves.counted_ms)))
     return await hashes.release(tree, await _ended(store, reserves, living), reserves.counted_ms)
+
+
+async def _past_fields(store: Store, fields: Sequence[str], windows: Collection[str]) -> list[str]:
+    """The fields of what was spent in windows that are past, and of balances whose group is deleted.
+
+    The groups are read after the fields: a list from before may lack a balance that a field is of.
+    """
+    names = {field: field.removeprefix(SPENT_PREFIX).rpartition(":") for field in fields}
+    drawn = {field: group_of_balance(name) for field, (name, _, window) in names.items() if window == BALANCE_WINDOW}
+    async with store.read() as conn:
+        present = await paths_of(conn, drawn.values())
+    past = [field for field, (_, _, window) in names.items() if field not in drawn and window not in windows]
+    return past + [field for field, group_id in drawn.items() if group_id not in present]
 
 
 def drifts_of(reserves: TreeReserves) -> Mapping[str, int]:
@@ -67,7 +81,9 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
     reservations = {key: one for key, one in reserves.reservations.items() if one is not None}
     times = await _event_times(store, [*reservations])
     for key, reservation in reservations.items():
-        is_old = made_ms(key) < present_ms - DEAD_AFTER_MS
+        # A withdrawal whose commit hangs is stamped behind what is counted, and holds it up.
+        last_ms = min(present_ms, reserves.counted_ms) if reservation.incarnation == COMMITTED else present_ms
+        is_old = made_ms(key) < last_ms - DEAD_AFTER_MS
         is_dead = is_old and living is not None and reservation.incarnation not in living
         # An event that is committed and not counted yet ends its reservation itself.
         if times[key] <= reserves.counted_ms if key in times else is_dead:
@@ -76,12 +92,12 @@ async def _ended(store: Store, reserves: TreeReserves, living: Collection[str] |
 
 
 async def counted_keys(store: Store, keys: Sequence[str], through_ms: int) -> list[str]:
-    """The keys of those of these events that are committed with a timestamp up to this time."""
+    """The keys of those of these events and withdrawals that are committed with a timestamp up to this time."""
     return [key for key, at_ms in (await _event_times(store, keys)).items() if at_ms <= through_ms]
 
 
 async def _event_times(store: Store, keys: Sequence[str]) -> Mapping[str, int]:
-    """The timestamps of those of these events that are committed, by key."""
+    """The timestamps of those of these events and withdrawals that are committed, by key."""
     times: dict[str, int] = {}
     for start in range(0, len(keys), KEYS_AT_ONCE):
         async with store.read() as conn:

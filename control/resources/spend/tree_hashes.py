@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from control.records.spend import SpendReading, SpendTree, SpentEvent, TreeBuild, TreeCount, TreeReserves, TreesToMend
+from control.records.spend import (
+    SpendReading,
+    SpendTree,
+    SpentEvent,
+    TreeBuild,
+    TreeCount,
+    TreeDraws,
+    TreeReserves,
+    TreesToMend,
+)
 from policy.spend.effective import SpendBound
 
 
@@ -36,7 +45,7 @@ class TreeHashes(Protocol):
         """Have nothing count in these trees until they are built, after the database was set back."""
         ...
 
-    # HARD limits
+    # HARD limits and balances
 
     async def begin_rebuilds(self, trees: Sequence[SpendTree], epochs: Mapping[str, str]) -> dict[str, str]:
         """Have these trees wait for reservations that may be missing. Returns the states that name these waits, which
@@ -44,12 +53,20 @@ class TreeHashes(Protocol):
         ...
 
     async def complete(self, tree: SpendTree, epoch: str, state: str, events: Sequence[SpentEvent]) -> bool:
-        """Reserve what these committed events cost where they are not counted and have no reservation. Then all
-        reservations of the tree are there. False if it does not wait by this epoch and state any more."""
+        """Reserve what these committed events cost, or draw, where they are not counted and have no reservation. Then
+        all reservations of the tree are there. False if it does not wait by this epoch and state any more."""
         ...
 
     async def drop_complete(self, root_ids: Sequence[str]) -> None:
         """Have reservations of these trees count as missing."""
+        ...
+
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
+        """Read what is drawn from the balances of these groups. Raises `SpendNotCountedError`."""
+        ...
+
+    async def count_anew(self, tree: SpendTree) -> None:
+        """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
         ...
 
     async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:

@@ -1,4 +1,4 @@
-"""The spend of the groups of a tree, from the database: hourly sums, and events of what is not added up.
+"""The spend of the groups of a tree, from the database: hourly sums, and events of what is not added up; and its draws.
 
 It equals the sum of what the events cost one by one, to the last digit: a cost is linear in the figures of a call, and
 money is added in whole units (`policy.prices.Rates`).
@@ -16,6 +16,7 @@ from control.edges.sql.billing.group_paths import groups_from
 from control.edges.sql.billing.price_rows import list_prices
 from control.edges.sql.billing.sum_records import Apart, DaySums, RateKey
 from control.edges.sql.billing.usage_sources import sources_of
+from control.edges.sql.spend.balance_sums import drawn_through
 from control.edges.sql.store import Store
 from control.long_work import beside
 from control.records.events import EventWindow
@@ -24,6 +25,7 @@ from control.resources.billing.report_groups import PricedSlug, PricedSlugs
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS, window_at
 from policy.prices import Price
+from policy.spend.balances import balance_name
 from policy.spend.spend_hash import spent_field, window_name
 
 PRICES_AT_ONCE = 200
@@ -44,9 +46,10 @@ def kept_windows(at_ms: int) -> frozenset[str]:
 
 
 async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapping[str, int]:
-    """The spend of each group through this time in the kept windows: units by field, those that are not 0.
+    """The spend of each group through this time in the kept windows, and what is drawn from each balance through it:
+    units by field, those that are not 0.
 
-    Events through this time must be final.
+    Events and withdrawals through this time must be final.
     """
     prices = PricedSlugs(await _prices(store, tree.workspace_id))
     start_ms = window_at(Unit.MONTH, window_at(Unit.MONTH, through_ms)[0] - 1)[0]
@@ -55,7 +58,11 @@ async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapp
     async for sums in _sums(store, tree, window, prices):
         items = sum(day.items for day in sums)
         await beside(tree.workspace_id, items, partial(_add, spent, sums, tree, prices))
-    return await beside(tree.workspace_id, len(spent), lambda: _by_field(spent, tree, kept_windows(through_ms)))
+    fields = await beside(tree.workspace_id, len(spent), lambda: _by_field(spent, tree, kept_windows(through_ms)))
+    async with store.read() as conn:
+        drawn = await drawn_through(conn, tree, through_ms)
+    balances = {spent_field(balance_name(id), None, through_ms): units for id, units in drawn.items() if units}
+    return {**fields, **balances}
 
 
 async def _prices(store: Store, workspace_id: str) -> Sequence[Price]:

@@ -70,7 +70,20 @@ def test_group_without_calls_has_spent_nothing() -> None:
 def test_groups_without_spend_limits_are_not_asked_for() -> None:
     api = api_of([group("a", limits=0)], {"items": [item("1")]})
     assert run(api) == (0, [])
-    assert [path for _, path, _, _ in api.requests] == ["/v1/gateway/groups"]
+    assert [path for _, path, _, _ in api.requests] == ["/v1/gateway/groups", "/v1/gateway/groups/a/balance"]
+
+
+def test_balance_of_a_group_is_compared_too() -> None:
+    api = api_of([group("a"), group("b", limits=0)], {"items": [item("0.5")]}, sums("a", "0.5", "0.5"))
+    balance = {"currency": "EUR", "credited": "1.00", "spent": "0.25"}
+    api.answers["GET /v1/gateway/groups/b/balance"] = balance
+    api.answers["GET /v1/gateway/groups/b/balance/entries"] = page(
+        {"type": "CREDIT", "amount": "1.00"}, {"type": "DRAW", "amount": "-0.2"}
+    )
+    check = SpendCheck(api, lambda _count: None, pause_s=0)
+    (difference,) = asyncio.run(check.differences())
+    assert difference.what == "spent differs from what the entries say that calls drew"
+    assert (check.compared, check.balances_compared) == (1, 1)
 
 
 def test_figures_that_differ_are_read_again() -> None:

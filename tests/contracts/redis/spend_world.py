@@ -1,6 +1,6 @@
-"""Spend limits for tests: plans, and the scripts as a proxy calls them, on a Redis whose clock the test sets."""
+"""Spend limits and balances for tests: plans, and scripts as a proxy calls them. The test sets the clock of Redis."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import hiredis
@@ -8,6 +8,7 @@ import redis
 
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
+from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendAdmission
@@ -35,9 +36,16 @@ def hard(*, day: str = "", month: str = "") -> tuple[SpendLimit, ...]:
     return limits(day=day, month=month, mode=SpendEnforcement.HARD)
 
 
-def plan_of(*levels: tuple[str, tuple[SpendLimit, ...]], mode: Enforcement = Enforcement.CASCADING) -> SpendPlan:
-    """The plan of the first group, whose ancestors follow, each with its limits."""
-    plan = spend_plan([id for id, _ in levels], mode, [own for _, own in levels], [None] * len(levels))
+def plan_of(
+    *levels: tuple[str, tuple[SpendLimit, ...]],
+    mode: Enforcement = Enforcement.CASCADING,
+    deposits: Mapping[str, str] | None = None,
+) -> SpendPlan:
+    """The plan of the first group, whose ancestors follow, each with its limits. `deposits`: in EUR, by group."""
+    path = [id for id, _ in levels]
+    paid_in = deposits or {}
+    balances = [Balance("EUR", Decimal(paid_in[id])) if id in paid_in else None for id in path]
+    plan = spend_plan(path, mode, [own for _, own in levels], balances)
     assert plan is not None
     return plan
 

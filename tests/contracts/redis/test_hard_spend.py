@@ -1,17 +1,32 @@
-"""HARD spend limits on a real Redis: never above the amount, and nothing admitted that cannot be verified."""
+"""HARD spend limits and balances on a real Redis: never above the amount, nothing admitted that cannot be verified."""
 
 import asyncio
 import logging
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
 from typing import Any
 
 import pytest
 import redis
 
+from control.edges.redis.client import connect
+from control.edges.redis.spend.spend_hashes import SpendHashes
+from control.records.spend import SpendTree, SpentEvent, TreeCount, Withdrawal
+from policy.limits.groups import Enforcement
 from policy.spend.spend_book import SpendBook
-from policy.spend.spend_hash import COMPLETE_FIELD, LIMB, pack_amount, unpack_amount
+from policy.spend.spend_hash import (
+    COMPLETE_FIELD,
+    LIMB,
+    UNITS_PER_PICO,
+    amount_of_picos,
+    epoch_text,
+    pack_amount,
+    pack_spent,
+    unpack_amount,
+    unpack_spent,
+)
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -24,6 +39,8 @@ from tests.waiting import eventually
 
 OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.3))
 PLAN = plan_of(("team", limits(day="2")), ("root", hard(month="1")))
+DEPOSITED = 1
+BALANCE_PLAN = plan_of(("team", ()), ("root", ()), mode=Enforcement.INDEPENDENT, deposits={"root": str(DEPOSITED)})
 SOFT_PLAN = plan_of(("team", limits(day="2")), ("root", ()))
 KEYS = tuple(f"{number:026}" for number in range(300))
 
@@ -168,6 +185,96 @@ async def test_concurrent_calls_never_reserve_more_than_the_amount(
     await take(counters, "z" * 26, 2 * LIMB, 0)
     assert reserved(own) == LIMB, "the last room is granted, too"
     await other.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_calls_counts_and_withdrawals_never_draw_more_than_there_is(
+    server: RedisServer, own: "redis.Redis", counters: RedisCounters, seed: int
+) -> None:
+    """Calls ask for any amounts and draw at most what they got; control counts their events and withdraws meanwhile."""
+    ledger = Ledger(own, counters, random.Random(seed))
+    async with aclosing(connect(server.url)) as connected:
+        hashes = SpendHashes(connected)
+        ledger.epoch = epoch_text(epoch_of(own), "EUR", with_draws=True)
+        own.hset(PLAN.key, "e", ledger.epoch)
+        callers = asyncio.gather(*(ledger.call_often(number) for number in range(60)))
+        while not callers.done():
+            await ledger.withdraw(hashes)
+            await ledger.count(hashes)
+        await callers
+        await quiet(counters)
+        await ledger.count(hashes)
+        assert ledger.drawn < DEPOSITED * LIMB
+        rest = await counters.spend.ask(BALANCE_PLAN, "z" * 26, 2 * LIMB, 0)
+        assert isinstance(rest, SpendTaken)
+        assert rest.picos == DEPOSITED * LIMB - ledger.drawn, "the last room is granted, too"
+    assert ledger.admissions > 50
+    assert ledger.withdrawals > 1
+
+
+class Ledger:
+    """Calls and withdrawals of one balance. `drawn`: picos of those that are committed."""
+
+    def __init__(self, own: "redis.Redis", counters: RedisCounters, source: random.Random) -> None:
+        self.own = own
+        self.spend = counters.spend
+        self.random = source
+        self.epoch = ""
+        self.drawn = self.admissions = self.withdrawals = 0
+        self._counted_ms = 1
+        self._committed: list[SpentEvent] = []
+
+    async def call_often(self, number: int) -> None:
+        for call_number in range(8):
+            least = self.random.randrange(LIMB // 1000)
+            most = self.random.randrange(least, LIMB // 20)
+            answer = await self.spend.ask(BALANCE_PLAN, f"{number:013}{call_number:013}", most, least)
+            if isinstance(answer, SpendTaken):  # else nothing is left, or a busy machine was late
+                self.admissions += 1
+                assert answer.picos >= least
+                await asyncio.sleep(self.random.random() / 50)
+                self._end(answer)
+
+    def _end(self, call: SpendTaken) -> None:
+        """End the call, and have its event committed before Redis knows of the end."""
+        if self.random.random() < 0.3:
+            self.spend.give_back(call)
+            return
+        picos = self.random.randrange(call.picos // 10 + 1)
+        self._commit(call.event_key, ("team",), picos)
+        self.spend.end(call, picos)
+
+    async def withdraw(self, hashes: SpendHashes) -> None:
+        picos = self.random.randrange(1, LIMB // 100)
+        one = Withdrawal(
+            tree_key=BALANCE_PLAN.key,
+            currency="EUR",
+            group_id="root",
+            deposited=Decimal(DEPOSITED),
+            amount=amount_of_picos(picos),
+            key=f"w{self.withdrawals:025}",
+        )
+        if self.withdrawals < 20 and await hashes.withdraw(one):
+            self.withdrawals += 1
+            self._commit(one.key, (), picos)
+
+    def _commit(self, key: str, groups: tuple[str, ...], picos: int) -> None:
+        at_ms = self._counted_ms + 1
+        units = picos * UNITS_PER_PICO
+        self._committed.append(SpentEvent(at_ms, key, groups, units if groups else 0, balance="root*", draw=units))
+        self.drawn += picos
+        assert self.drawn <= DEPOSITED * LIMB
+
+    async def count(self, hashes: SpendHashes) -> None:
+        events, self._committed = self._committed, []
+        after_ms = self._counted_ms
+        self._counted_ms += 1
+        tree = SpendTree("root", "ws", Enforcement.INDEPENDENT, "EUR")
+        await hashes.count([TreeCount(tree, after_ms, after_ms + 1, events)], {"root": self.epoch})
+        drawn: Any = self.own.hget(BALANCE_PLAN.key, "sroot*:B")
+        assert unpack_spent(drawn or pack_spent(0)) + reserved(self.own, "root*") * UNITS_PER_PICO <= (
+            DEPOSITED * LIMB * UNITS_PER_PICO
+        )
 
 
 async def test_a_worker_that_is_not_registered_reserves_nothing(own: "redis.Redis", counters: RedisCounters) -> None:

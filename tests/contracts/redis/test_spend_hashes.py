@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from control.edges.redis.client import connect
-from control.edges.redis.spend.scripts import COMMITTED, EVENTS_AT_ONCE, parts_of
+from control.edges.redis.spend.scripts import EVENTS_AT_ONCE, parts_of
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.errors import SpendNotCountedError, UsageUnavailableError
 from control.records.spend import AFTER_RESTORE, SpendTree, SpentEvent, TreeBuild, TreeCount
@@ -19,6 +19,7 @@ from policy.limits.kinds import Unit
 from policy.spend.effective import SpendBound
 from policy.spend.limits import SpendLimit
 from policy.spend.spend_hash import (
+    COMMITTED,
     Reserved,
     pack_amount,
     pack_reservation,

@@ -1,15 +1,19 @@
-"""take.lua and end.lua of spend limits do what the reference does: random trees, clocks, orders and repetitions."""
+"""take, end, count and withdraw do what the reference does: random trees, clocks, orders and repetitions."""
 
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 
 import pytest
 import redis
 
+from control.edges.redis.spend.scripts import COMMITTED, count_arguments, script, withdraw_arguments
+from control.records.spend import SpendTree, SpentEvent, TreeCount, Withdrawal
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
+from policy.spend.balances import balance_name
 from policy.spend.effective import SpendPlan
 from policy.spend.limits import SpendLimit
 from policy.spend.spend_book import (
@@ -20,18 +24,28 @@ from policy.spend.spend_book import (
     SpendAdmission,
     SpendBook,
 )
-from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, Reserved, window_name
+from policy.spend.spend_hash import (
+    LIMB,
+    UNITS_PER_PICO,
+    Reserved,
+    amount_of_picos,
+    epoch_text,
+    picos_of_amount,
+    window_name,
+)
 from proxy.edges.redis.spend.scripts import (
     call_arguments,
     given_back_arguments,
     given_up_arguments,
     reservation_arguments,
 )
+from runtime.redis.script import Argument
 from tests.contracts.redis.counters_world import CLOCK_KEY, START_MS
 from tests.contracts.redis.spend_world import EPOCH, INCARNATION, hard, limits, plan_of, run_end, run_take
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120
+COUNTED = epoch_text(EPOCH, "EUR", with_draws=True)
 
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
@@ -101,19 +115,57 @@ class Twins:
         self.compare()
 
     def complete(self) -> None:
-        self.book.complete(self.book.epoch, {})
+        self.book.complete(EPOCH, {})
         self.store()
 
     def build(self) -> None:
-        self.book.build(EPOCH, self.now_ms, self.book.spent)
+        self.book.build(COUNTED, self.now_ms, self.book.spent)
         self.store()
 
     def count(self, *events: CountableEvent, through_ms: int) -> None:
-        assert self.book.count(self.book.counted_ms, through_ms, EPOCH, events) is CountOutcome.COUNTED
-        self.store()
+        after_ms = self.book.counted_ms
+        tree = SpendTree("root", "ws", Enforcement.CASCADING, "EUR")
+        spent = [
+            SpentEvent(one.timestamp_ms, one.event_key, one.groups, one.units, one.balance, one.draw) for one in events
+        ]
+        arguments = count_arguments(COUNTED, TreeCount(tree, after_ms, through_ms, spent))
+        assert self.run("count", *arguments) in (1, 2)
+        assert self.book.count(after_ms, through_ms, COUNTED, events) is CountOutcome.COUNTED
+        self.compare()
+
+    def withdraw(self, event_key: str, picos: int) -> bool:
+        """Withdraw from the plan's balance. Raises `IncompleteReservationsError`."""
+        assert self.plan.balance is not None
+        group, deposited = self.plan.balance.group_id, self.plan.balance.balance.deposited
+        withdrawal = Withdrawal(
+            tree_key=self.plan.key,
+            currency="EUR",
+            group_id=group,
+            deposited=deposited,
+            amount=amount_of_picos(picos),
+            key=event_key,
+        )
+        reply = self.run("withdraw", *withdraw_arguments(EPOCH, withdrawal))
+        name = balance_name(group)
+        try:
+            expected = self.book.withdraw(
+                name, picos_of_amount(deposited), event_key, Reserved(picos, COMMITTED, (name,))
+            )
+        except IncompleteReservationsError:
+            assert reply == -1
+            raise
+        assert reply == int(expected)
+        self.compare()
+        return expected
+
+    def run(self, name: str, *arguments: Argument) -> int:
+        """Run a script of control."""
+        reply = self.client.eval(script(name)._text, 1, self.plan.key, *arguments)
+        assert isinstance(reply, int)
+        return reply
 
     def store(self) -> None:
-        """Store the reference in Redis: control's scripts are not tested here."""
+        """Store the reference in Redis, as if control had built it."""
         self.client.delete(self.plan.key)
         for name, value in self.book.fields().items():
             self.client.hset(self.plan.key, name, value)
@@ -134,7 +186,7 @@ class RandomSteps:
     def run(self) -> None:
         steps: tuple[Callable[[], None], ...] = (
             *(self._take, self._take, self._take, self._end, self._end),
-            *(self._put, self._count, self._clock),
+            *(self._put, self._count, self._clock, self._withdraw),
         )
         for number in range(STEPS):
             if number == 3:
@@ -180,19 +232,33 @@ class RandomSteps:
             return
         through_ms = max(twins.book.counted_ms, twins.now_ms) + self.random.randint(0, 1000)
         keys = {self.random.choice(self.keys) for _ in range(3)} if self.keys else set()
-        events = [
-            CountableEvent(key, through_ms, self._picos() * UNITS_PER_PICO + self.random.choice((0, 1)), groups)
-            for key in sorted(keys)
-            for groups in [twins.plan.groups]
-        ]
-        twins.count(*events, through_ms=through_ms)
+        twins.count(*(self._event(key, through_ms) for key in sorted(keys)), through_ms=through_ms)
+
+    def _event(self, key: str, at_ms: int) -> CountableEvent:
+        """An event that draws what it costs, or another sum, or costs nothing, as a withdrawal does."""
+        plan = self.twins.plan
+        if plan.balance is None:
+            return CountableEvent(key, at_ms, self._units(), plan.groups)
+        *groups, name = plan.groups
+        counting = self.random.choice((tuple(groups), ()))
+        units = self._units() if counting else 0
+        draw = self.random.choice((units, self._units(), 0))
+        return CountableEvent(key, at_ms, units, counting, balance=name if draw else "", draw=draw)
+
+    def _units(self) -> int:
+        return self._picos() * UNITS_PER_PICO + self.random.choice((0, 1))
+
+    def _withdraw(self) -> None:
+        if self.twins.plan.balance is not None:
+            with suppress(IncompleteReservationsError):
+                self.twins.withdraw(self._key(), self._picos())
 
     def _clock(self) -> None:
         jump = self.random.choice((1000, DAY_MS // 2, DAY_MS, 20 * DAY_MS, -DAY_MS // 2, -2 * DAY_MS))
         self.twins.at(self.twins.now_ms + jump)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(80))
 def test_scripts_and_reference_agree(client: redis.Redis, seed: int) -> None:
     source = random.Random(seed)
 
@@ -206,7 +272,9 @@ def test_scripts_and_reference_agree(client: redis.Redis, seed: int) -> None:
     levels = [(name, of(some())) for name in ("leaf", "team", "root")[: source.randint(1, 3)]]
     levels[-1] = (levels[-1][0], of("5"))
     mode = source.choice((Enforcement.CASCADING, Enforcement.INDEPENDENT))
-    RandomSteps(Twins(client, plan_of(*levels, mode=mode)), source).run()
+    owners = [name for name, _ in levels if source.random() < 0.5]
+    deposits = {name: source.choice(("0", "3", "8.5", "40.000000000001")) for name in owners} if seed >= 40 else {}
+    RandomSteps(Twins(client, plan_of(*levels, mode=mode, deposits=deposits)), source).run()
 
 
 def test_nothing_is_reserved_while_nobody_counts(client: redis.Redis) -> None:
@@ -343,3 +411,116 @@ def test_a_reservation_is_put_once_and_not_where_it_was_given_up(client: redis.R
     twins.put("a")
     assert twins.book.reserved == {"root": 3}
     assert client.ttl(twins.plan.key) > 0
+
+
+def balance_twins(client: redis.Redis, *own: SpendLimit, mode: Enforcement = Enforcement.CASCADING) -> Twins:
+    """A team with these limits, below a root that has paid in 1 EUR."""
+    twins = Twins(client, plan_of(("team", own), ("root", ()), mode=mode, deposits={"root": "1"}))
+    twins.build()
+    twins.complete()
+    return twins
+
+
+@pytest.mark.parametrize("mode", Enforcement)
+def test_calls_draw_a_balance_down_to_nothing(client: redis.Redis, mode: Enforcement) -> None:
+    twins = balance_twins(client, mode=mode)
+    assert twins.take(Call("a", LIMB - 10, 3), Call("b", 25, 3), Call("c", 1, 1)) == SpendAdmission(
+        2, 1, 0, (LIMB - 10, 10)
+    )
+    assert twins.book.reserved["root*"] == LIMB
+    assert ("root" in twins.book.reserved) == (mode is Enforcement.CASCADING)
+    twins.end(("b", 6, False))
+    event = CountableEvent("a", START_MS + 1, 5, ("team",), balance="root*", draw=(LIMB - 6) * UNITS_PER_PICO)
+    twins.count(event, through_ms=START_MS + 1)
+    assert twins.take(Call("c", 1, 1)) == SpendAdmission(0, 1, 0), "the rest is reserved"
+    twins.end(("b", 5, False))
+    assert twins.take(Call("c", 9, 1)) == SpendAdmission(1, grants=(1,))
+
+
+def test_what_is_drawn_never_comes_back(client: redis.Redis) -> None:
+    twins = balance_twins(client)
+    drawn = (LIMB - 1) * UNITS_PER_PICO + 1
+    twins.count(CountableEvent("a", START_MS + 1, 0, (), balance="root*", draw=drawn), through_ms=START_MS + 1)
+    for now_ms in (START_MS, START_MS + DAY_MS, START_MS + 40 * DAY_MS, START_MS - 40 * DAY_MS):
+        twins.at(now_ms)
+        assert twins.take(Call("b", 1, 1)) == SpendAdmission(0, 1, 1), "a begun pico is drawn"
+    topped_up = plan_of(("team", ()), ("root", ()), deposits={"root": "2"})
+    assert twins.take(Call("b", LIMB, 1), plan=topped_up) == SpendAdmission(1, grants=(LIMB,))
+
+
+def test_limits_refuse_before_the_balance(client: redis.Redis) -> None:
+    soft = limits(day="0.5")
+    twins = balance_twins(client, *soft)
+    full = CountableEvent("a", START_MS + 1, LIMB * UNITS_PER_PICO, ("team", "root"))
+    twins.count(full._replace(balance="root*", draw=full.units), through_ms=START_MS + 1)
+    assert twins.take(Call("b", 1, 1)) == SpendAdmission(0, 1, DAY_MS // 2), "of the limit's window alone"
+    twins.at(START_MS + DAY_MS // 2)
+    assert twins.take(Call("b", 1, 1)) == SpendAdmission(0, 2, 1)
+
+
+def test_what_is_left_of_a_balance_caps_a_call_below_a_larger_limit(client: redis.Redis) -> None:
+    twins = balance_twins(client, *hard(day="7"))
+    assert twins.take(Call("a", 5 * LIMB, 3)) == SpendAdmission(1, grants=(LIMB,))
+    assert twins.take(Call("b", 1, 1)) == SpendAdmission(0, 2, 0)
+
+
+def test_a_balance_admits_nothing_until_reservations_are_complete(client: redis.Redis) -> None:
+    twins = balance_twins(client)
+    twins.book.complete("another", {})
+    twins.store()
+    with pytest.raises(IncompleteReservationsError):
+        twins.take(Call("a", 1, 1))
+    with pytest.raises(IncompleteReservationsError):
+        twins.withdraw("w", 1)
+    client.delete(twins.plan.key)
+    twins.book = SpendBook()
+    with pytest.raises(IncompleteReservationsError):
+        twins.withdraw("w", 1)
+
+
+def test_a_withdrawal_leaves_calls_the_rest(client: redis.Redis) -> None:
+    twins = balance_twins(client)
+    twins.take(Call("a", 9, 9))
+    assert not twins.withdraw("w", LIMB - 8)
+    assert twins.withdraw("w", LIMB - 10)
+    assert twins.withdraw("w", LIMB - 10), "the same again"
+    assert not twins.withdraw("x", 2)
+    assert twins.take(Call("b", 5, 1)) == SpendAdmission(1, grants=(1,))
+    withdrawn = CountableEvent("w", START_MS + 1, 0, (), balance="root*", draw=(LIMB - 10) * UNITS_PER_PICO)
+    twins.count(withdrawn, through_ms=START_MS + 1)
+    twins.end(("b", None, False))
+    assert twins.book.reserved == {"team": 9, "root": 9, "root*": 9}
+    assert twins.withdraw("x", 1)
+
+
+def test_a_begun_pico_cannot_be_withdrawn(client: redis.Redis) -> None:
+    twins = balance_twins(client)
+    twins.count(CountableEvent("a", START_MS + 1, 0, (), balance="root*", draw=1), through_ms=START_MS + 1)
+    assert not twins.withdraw("w", LIMB)
+    assert twins.withdraw("w", LIMB - 1)
+
+
+def test_a_balance_of_the_calling_group_is_drawn_before_its_parents(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("team", ()), ("root", ()), deposits={"team": "0", "root": "9"}))
+    twins.build()
+    twins.complete()
+    assert twins.take(Call("a", 1, 1)) == SpendAdmission(0, 1, 1), "nothing was paid in there"
+
+
+def test_a_balance_admits_nothing_where_draws_are_not_counted(client: redis.Redis) -> None:
+    """A control of before balances has built the hash."""
+    twins = balance_twins(client)
+    client.hset(twins.plan.key, "e", epoch_text(EPOCH, "EUR"))
+    with pytest.raises(IncompleteReservationsError):
+        run_take(client, twins.plan, [Call("a", 1, 1)])
+    one = Withdrawal(
+        tree_key=twins.plan.key,
+        currency="EUR",
+        group_id="root",
+        deposited=Decimal(1),
+        amount=Decimal("0.1"),
+        key="w",
+    )
+    assert twins.run("withdraw", *withdraw_arguments(EPOCH, one)) == -1
+    limited = plan_of(("root", hard(day="1")))
+    assert run_take(client, limited, [Call("a", 1, 1)]) == SpendAdmission(1, grants=(1,))

@@ -17,7 +17,7 @@ from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
 from control.edges.sql.store import Store
 from control.edges.sql.tables import webhook_deliveries
 from control.errors import SpendNotCountedError, UsageUnavailableError
-from control.records.spend import SpendReading, SpendUse
+from control.records.spend import BalanceReading, SpendReading, SpendUse
 from control.records.times import time_text
 from control.records.usage import Meter, Used
 from control.resources.alerts.looks import FigureSources, look_at
@@ -71,6 +71,9 @@ class Counts:
         amounts = [Decimal(self.spent.get(bound.counting_group, "0")) for bound in bounds]
         return SpendReading(at_ms or self.clock_ms, tuple(SpendUse(amount, Decimal(0)) for amount in amounts))
 
+    async def balance_of(self, tree_key: str, currency: str, group_id: str) -> BalanceReading:
+        raise SpendNotCountedError
+
 
 def limited(threshold: int, unit: str = "DAY", type: str = "REQUEST") -> list[Json]:
     return [{"slug": SLUG, "usage_limits": [{"type": type, "unit": unit, "threshold": threshold}]}]
@@ -85,7 +88,7 @@ class Scene:
 
     @property
     def sources(self) -> FigureSources:
-        return FigureSources(self.counts, self.counts)
+        return FigureSources(self.counts, self.counts, self.counts)
 
     async def group(self, entity: str, **more: Any) -> str:
         body = {"metadata": {"external_entity_id": entity}, "models": limited(10), **more}

@@ -96,6 +96,52 @@ async def test_spend_limits_are_set_in_the_form_and_their_spend_is_shown(page: P
     assert (await _group(stage, stage.name))["spend_limits"] == [daily, monthly]
 
 
+async def test_credit_is_entered_in_the_form_and_forfeited_with_its_group(page: Page, stage: Stage) -> None:
+    group_id = await stage.operator.group(stage.name, models(stage.slug))
+    path = f"/v1/gateway/groups/{group_id}"
+    below = await stage.operator.group(f"{stage.name}-below", models(stage.slug), parent_group_id=group_id)
+    daily = {"unit": "DAY", "amount": "100.00", "currency": "EUR"}
+    await stage.operator.call("PATCH", path, {"spend_limits": [daily]})
+
+    async def is_counted() -> bool:
+        return (await stage.operator.ask("GET", f"{path}/spend"))[0] == 200
+
+    await stage.until(is_counted, "the tree is counted")
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}")
+    await expect(page.get_by_text("No prepaid balance.")).to_be_visible()
+    await page.get_by_role("button", name="Add a credit").click()
+    await expect(page.get_by_label("Currency")).to_have_value("EUR")
+    await page.get_by_label("Amount").fill("a lot")
+    await page.get_by_label("Reference").fill("INV-1")
+    await page.get_by_label("Note (optional)").fill(HOSTILE)
+    await page.get_by_role("button", name="Enter the credit").click()
+    await expect(page.get_by_role("alert")).to_contain_text("amount")
+    await assert_accessible(page)
+    await page.get_by_label("Amount").fill("100")
+    await page.get_by_role("button", name="Enter the credit").click()
+    await until_dialog_is_gone(page)
+    balance = page.get_by_role("table", name="Prepaid balance")
+    await expect(balance.get_by_role("row").filter(has_text="EUR")).to_contain_text("100.00")
+    entry = page.get_by_role("table", name="Entries of the balance").get_by_role("row").filter(has_text="INV-1")
+    await expect(entry).to_contain_text("100.00 EUR")
+    await assert_accessible(page)
+    await assert_fits(page)
+    assert (await stage.operator.call("GET", f"{path}/balance"))["available"] == "100.00"
+
+    await page.goto(f"{stage.product.control}/console/groups?id={below}")
+    await expect(page.get_by_text(f"Calls draw from the balance of {stage.name}")).to_be_visible()
+    await page.goto(f"{stage.product.control}/console/groups?id={group_id}")
+    await page.get_by_role("button", name="Delete").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("textbox").fill(stage.name)
+    await dialog.get_by_role("button", name="Delete").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("100.00 EUR is left")
+    await dialog.get_by_label("Credit that is left in balances is forfeited").check()
+    await dialog.get_by_role("button", name="Delete").click()
+    await page.wait_for_url("**/console/groups")
+    assert await _groups(stage, stage.name) == []
+
+
 async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage) -> None:
     day = ("TOKEN", "DAY", 1000)
     top = await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60), day))

@@ -6,6 +6,7 @@ import pytest
 
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
+from policy.spend.balances import Balance
 from policy.spend.effective import spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit, level_of
 
@@ -28,3 +29,11 @@ def test_one_hard_limit_makes_a_plan_hard(enforcement: Enforcement) -> None:
     plan = spend_plan(("leaf", "root"), enforcement, [(SOFT,), (same_unit,)], [None] * 2)
     assert plan is not None
     assert plan.is_hard == (enforcement is Enforcement.CASCADING), "the nearest limit of a unit counts"
+
+
+@pytest.mark.parametrize("enforcement", Enforcement)
+def test_a_balance_makes_a_plan_hard(enforcement: Enforcement) -> None:
+    for limits in ((), (SOFT,)):
+        plan = spend_plan(("leaf", "root"), enforcement, [limits, ()], [None, Balance("EUR", Decimal(1))])
+        assert plan is not None
+        assert plan.is_hard

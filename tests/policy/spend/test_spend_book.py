@@ -7,6 +7,7 @@ import pytest
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS
+from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import (
@@ -130,3 +131,40 @@ def test_a_hard_limit_grants_no_more_than_there_is() -> None:
     book.build("s" * 40, NOON_MS, {})
     with pytest.raises(IncompleteReservationsError):
         book.admit(HARD_PLAN, [Call("d", 0)], WORKER, NOON_MS)
+
+
+BALANCE_PLAN = spend_plan(("team", "root"), Enforcement.INDEPENDENT, [(), ()], [None, Balance("EUR", Decimal(1))])
+
+
+def whole() -> SpendBook:
+    book = built()
+    book.complete(RUN, {})
+    return book
+
+
+def test_a_call_draws_from_the_balance_until_nothing_is_left() -> None:
+    assert BALANCE_PLAN is not None
+    book = whole()
+    calls = [Call("a", 5, 5), Call("b", LIMB, 1), Call("c", 1, 1)]
+    assert book.admit(BALANCE_PLAN, calls, WORKER, NOON_MS) == SpendAdmission(2, 1, 0, (5, LIMB - 5))
+    assert book.reserved == {"team": LIMB, "root*": LIMB}
+    drawn = CountableEvent("b", NOON_MS + 1, 3, ("team",), balance="root*", draw=(LIMB - 5) * UNITS_PER_PICO)
+    book.count(NOON_MS, NOON_MS + 1, RUN, [drawn])
+    assert unpack_spent(book.fields()[b"sroot*:B"]) == drawn.draw
+    assert book.reserved == {"team": 5, "root*": 5}
+    book.give_back("a")
+    later_ms = NOON_MS + 400 * DAY_MS
+    assert book.admit(BALANCE_PLAN, [Call("c", 6, 6)], WORKER, later_ms) == SpendAdmission(0, 1, 1)
+    assert book.admit(BALANCE_PLAN, [Call("c", 6, 5)], WORKER, later_ms) == SpendAdmission(1, grants=(5,))
+
+
+def test_a_withdrawal_takes_no_more_than_there_is() -> None:
+    book = whole()
+    most = Reserved(LIMB, WORKER, ("root*",))
+    assert book.withdraw("root*", LIMB, "w", most)
+    assert book.withdraw("root*", LIMB, "w", most)
+    assert book.reserved == {"root*": LIMB}
+    assert not book.withdraw("root*", LIMB, "x", most._replace(picos=1))
+    for incomplete in (SpendBook(), built()):
+        with pytest.raises(IncompleteReservationsError):
+            incomplete.withdraw("root*", LIMB, "w", most)

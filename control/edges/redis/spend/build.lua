@@ -3,7 +3,7 @@
 -- ARGV: what `e` becomes | the time (ms) through which events are counted in these figures | their number, then per figure:
 -- the name of its field, what is spent (three limbs); then the names of the fields of before.
 -- Reply: 1; 0 if as much or more is counted already. By other prices, more: the reservations of events that these figures
--- lack are gone then, and HARD limits would miss them.
+-- lack are gone then, and HARD limits and balances would miss them.
 
 local state = redis.call('HMGET', key, 'e', 'c')
 if state[1] and state[2] and state[1]:match('^%S+') == ARGV[1]:match('^%S+') then

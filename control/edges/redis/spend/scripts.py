@@ -13,7 +13,7 @@ from control.records.spend import AFTER_RESTORE, SpentEvent, TreeBuild, TreeCoun
 from policy.spend.balances import balance_name
 from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
-    INCARNATION_CHARS,
+    COMMITTED,
     RESERVATION_PREFIX,
     epoch_text,
     pack_amount,
@@ -26,9 +26,6 @@ from runtime.redis.script import Argument, RedisScript
 T = TypeVar("T")
 EVENTS_AT_ONCE = 200
 """Events that one run of the script counts, in about a millisecond, unless more have one timestamp."""
-
-COMMITTED = "-" * INCARNATION_CHARS
-"""The incarnation in reservations that control makes for committed events and withdrawals. No worker has it."""
 
 
 def script(name: str) -> RedisScript:

@@ -37,6 +37,7 @@ from control.records.spend import (
     SpentEvent,
     TreeBuild,
     TreeCount,
+    TreeDraws,
     TreeReserves,
     TreesToMend,
     Withdrawal,
@@ -46,6 +47,7 @@ from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,
+    DRAWS_COUNTED,
     EPOCH_FIELD,
     REPAIR_FIELD,
     RESERVATION_PREFIX,
@@ -84,7 +86,10 @@ class SpendHashes:
         """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
             epochs = await self._epochs([tree.key for tree in trees])
-        return {tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices) for tree in trees}
+        return {
+            tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices, with_draws=tree.is_hard)
+            for tree in trees
+        }
 
     async def server_epochs(self) -> Mapping[str, str]:
         """The epoch of each server that holds data, by its name."""
@@ -220,13 +225,29 @@ class SpendHashes:
             epoch = (await self._epochs([tree_key]))[tree_key]
             read = await self._redis.at(tree_key, lambda server: server.hmget(tree_key, names))
         state, counted, drawn, reserved = read
-        if not (state or b"").startswith(epoch_text(epoch, currency).encode()):
+        if not _counts_draws(state, epoch, currency):
             raise SpendNotCountedError
         return BalanceReading(
             counted_ms=int(counted),
             drawn=unpack_spent(drawn) if drawn else 0,
             reserved=unpack_amount(reserved) if reserved else 0,
         )
+
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
+        """Read what is drawn from the balances of these groups, by one command. Raises `SpendNotCountedError`."""
+        names = [EPOCH_FIELD, COUNTED_FIELD, *(spent_field(balance_name(id), None, 0) for id in group_ids)]
+        async with _redis_errors():
+            epoch = (await self._epochs([tree.key]))[tree.key]
+            state, counted, *values = await self._redis.at(tree.key, lambda server: server.hmget(tree.key, names))
+        if not _counts_draws(state, epoch, tree.currency):
+            raise SpendNotCountedError
+        drawn = {id: unpack_spent(value) if value else 0 for id, value in zip(group_ids, values, strict=True)}
+        return TreeDraws(int(counted), drawn)
+
+    async def count_anew(self, tree: SpendTree) -> None:
+        """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
+        async with _redis_errors():
+            await self._redis.at(tree.key, _deleting(tree.key, [EPOCH_FIELD]))
 
     async def withdraw(self, withdrawal: Withdrawal) -> bool:
         """Reserve a withdrawal: see `BalanceSource`."""
@@ -267,6 +288,11 @@ def _counted(key: str) -> Keyed:
 def _epoch(answer: Mapping[str, Any]) -> str:
     """The epoch of a server: another one after each start and each promotion."""
     return str(answer["master_replid"])
+
+
+def _counts_draws(state: bytes | None, epoch: str, currency: str) -> bool:
+    text = (state or b"").decode()
+    return text.startswith(epoch_text(epoch, currency)) and text.endswith(DRAWS_COUNTED)
 
 
 def _forgetting(key: str) -> tuple[Keyed, Keyed]:

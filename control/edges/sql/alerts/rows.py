@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import ColumnElement, and_, delete, insert, select, text, update
 
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
-from control.edges.sql.group_rows import workspaces_of
+from control.edges.sql.group_rows import balance_of, workspaces_of
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import groups
 from control.edges.sql.webhook_rows import listening_workspaces
-from control.records.limits.alerts import SPEND, USAGE, Alert, LimitFigures
+from control.records.limits.alerts import BALANCE, SPEND, USAGE, Alert, GroupStamp, LimitFigures
 from policy.limits.alerts import LIMIT_ALERT, LimitName, PastAlert, ReachedLimit
 
 AlertsOfLimits = Mapping[tuple[LimitName, int], Sequence[PastAlert]]
@@ -46,7 +46,7 @@ async def insert_alerts(tx: WriteTx, alerts: Sequence[Alert], now_ms: int) -> No
             "message_type": alert.message_type,
             "percent": alert.percent,
             "message_id": alert.id,
-            "threshold": str(alert.figures.threshold),
+            "threshold": str(alert.figures.raised_to),
             "used": str(alert.figures.use),
             "told_at_ms": now_ms,
         }
@@ -57,7 +57,7 @@ async def insert_alerts(tx: WriteTx, alerts: Sequence[Alert], now_ms: int) -> No
 
 
 async def rearm(tx: WriteTx, group_id: str, figures: LimitFigures, again: Sequence[PastAlert]) -> None:
-    """Forget those that may be told again. The others keep being told, now of the higher threshold."""
+    """Forget those that may be told again. The others keep being told, as of the limit that was raised."""
     for one in again:
         same = and_(
             _of_limit(group_id, figures),
@@ -66,7 +66,7 @@ async def rearm(tx: WriteTx, group_id: str, figures: LimitFigures, again: Sequen
         )
         await tx.conn.execute(delete(limit_alerts).where(same))
     change = update(limit_alerts).where(_of_limit(group_id, figures))
-    await tx.conn.execute(change.values(threshold=str(figures.threshold)))
+    await tx.conn.execute(change.values(threshold=str(figures.raised_to)))
 
 
 def _of_limit(group_id: str, figures: LimitFigures) -> ColumnElement[bool]:
@@ -83,14 +83,19 @@ def _of_limit(group_id: str, figures: LimitFigures) -> ColumnElement[bool]:
 
 
 async def forget_alerts(tx: WriteTx, before_ms: int, limit: int) -> int:
-    """Delete at most `limit` alerts of windows that began before then; returns how many."""
+    """Delete at most `limit` alerts of windows that began before then; returns how many.
+
+    Those on a balance, which has no such window, are kept while its group exists.
+    """
     return (await tx.conn.execute(_FORGET, {"before_ms": before_ms, "limit": limit})).rowcount
 
 
 _PRIMARY_KEY = ", ".join(column.name for column in limit_alerts.primary_key)
 _FORGET = text(
     f"DELETE FROM limit_alerts WHERE ({_PRIMARY_KEY}) IN"  # noqa: S608 (ours)
-    f" (SELECT {_PRIMARY_KEY} FROM limit_alerts WHERE window_start_ms < :before_ms LIMIT :limit)"
+    f" (SELECT {_PRIMARY_KEY} FROM limit_alerts WHERE window_start_ms < :before_ms"
+    f" AND (kind <> '{BALANCE}' OR NOT EXISTS (SELECT 1 FROM groups WHERE groups.id = limit_alerts.group_id))"
+    " LIMIT :limit)"
 )
 
 
@@ -135,9 +140,15 @@ async def refused_limits(conn: Connection, group_ids: Collection[str]) -> dict[s
     query = select(limit_refusals).where(one_of(limit_refusals.c.group_id, group_ids))
     limits: dict[str, set[LimitName]] = {id: set() for id in group_ids}
     for row in await conn.execute(query):
-        kind = USAGE if row.slug else SPEND  # spend limits hold for all slugs together
-        limits[row.group_id].add(LimitName(kind, row.slug, row.type, row.unit))
+        limits[row.group_id].add(LimitName(_kind(row.slug, row.unit), row.slug, row.type, row.unit))
     return {id: frozenset(names) for id, names in limits.items()}
+
+
+def _kind(slug: str, unit: str) -> str:
+    """Return the kind of a limit that has refused. Spend limits and balances hold for all slugs together."""
+    if slug:
+        return USAGE
+    return SPEND if unit else BALANCE
 
 
 async def delete_refusals(tx: WriteTx, group_id: str, limits: Iterable[LimitName]) -> None:
@@ -154,7 +165,7 @@ async def forget_refusals(tx: WriteTx, group_ids: Collection[str]) -> None:
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-async def stamps_of(conn: Connection, group_ids: Collection[str]) -> dict[str, int]:
-    """The time of the last change of each of these groups that exists."""
-    query = select(groups.c.id, groups.c.updated_at_ms).where(one_of(groups.c.id, group_ids))
-    return {id: updated_at_ms for id, updated_at_ms in await conn.execute(query)}  # noqa: C416 (a Row is no tuple)
+async def stamps_of(conn: Connection, group_ids: Collection[str]) -> dict[str, GroupStamp]:
+    """The stamp of each of these groups that exists."""
+    query = select(groups.c.id, groups.c.updated_at_ms, groups.c.balance).where(one_of(groups.c.id, group_ids))
+    return {id: GroupStamp(at_ms, balance_of(balance)) for id, at_ms, balance in await conn.execute(query)}

@@ -1,20 +1,23 @@
-"""The trees that have a spend limit, how far their events are counted, and the events that are next."""
+"""The trees that have a spend limit or a balance, how far their events are counted, and the events that are next."""
 
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import case, func, select, text, update
+from sqlalchemy import case, func, literal_column, null, select, text, union_all, update
 
 from control.edges.sql.billing.event_figures import EVENT_GROUP, EVENT_PATH
 from control.edges.sql.events.partitions import part_of, partitions_of
+from control.edges.sql.group_rows import balance_of, spend_limits_of
 from control.edges.sql.one_of import one_of
-from control.edges.sql.spend.tables import spend_progress
+from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits, spend_progress
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import HAS_SPEND_LIMITS, events, groups, prices
-from control.records.spend import SpendTree, TreeEvent
+from control.edges.sql.tables import HAS_BALANCE, HAS_SPEND_LIMITS, events, groups, prices
+from control.records.spend import SpendTree, TreeEvent, TreeWithdrawal
 from policy.limits.groups import Enforcement
-from policy.spend.limits import SpendEnforcement, spend_limits_from_wire
+from policy.spend.limits import SpendEnforcement
+from policy.spend.spend_hash import picos_of_amount, units_of_picos
 
 _ROOT_OF_PATH = {
     "sqlite": "substr({path}, 1, instr({path}, '/') - 1)",
@@ -27,14 +30,16 @@ _TEXTS = {
 """The texts of a JSON array, as rows."""
 _HARD = f'"{SpendEnforcement.HARD.value}"'
 """The text by which the JSON of spend limits tells that one of them is HARD: nothing else in it can have it."""
+_OF_TREE = (groups.c.root_id, groups.c.workspace_id, groups.c.enforcement)
 _COLUMNS = TreeEvent._fields[TreeEvent._fields.index("model_slug") :]
 
 
 class TreeEvents(NamedTuple):
-    """All events of some trees after a time and through `through_ms`, in the order of time."""
+    """All events of some trees, and all withdrawals, after a time and through `through_ms`, in the order of time."""
 
     through_ms: int
     events: Sequence[TreeEvent]
+    withdrawals: Sequence[TreeWithdrawal] = ()
 
 
 async def price_stamps(conn: Connection) -> dict[str, str]:
@@ -45,25 +50,36 @@ async def price_stamps(conn: Connection) -> dict[str, str]:
 
 
 async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list[SpendTree]:
-    """Each tree of which a group has a spend limit. One limit tells the currency of all. `stamps`: `price_stamps`."""
-    some: list[Any] = [func.min(groups.c[name]) for name in ("workspace_id", "enforcement", "spend_limits")]
-    some.append(func.max(case((groups.c.spend_limits.contains(_HARD), 1), else_=0)))
-    query = select(groups.c.root_id, *some).where(HAS_SPEND_LIMITS).group_by(groups.c.root_id)
+    """Each tree of which a group has a spend limit or a balance. One of them tells the currency of all.
+
+    `stamps`: `price_stamps`.
+    """
+    is_hard = case((groups.c.spend_limits.contains(_HARD), 1), else_=0)
+    limited = select(*_OF_TREE, groups.c.spend_limits, null().label("balance"), is_hard.label("is_hard"))
+    prepaid = select(*_OF_TREE, null(), groups.c.balance, literal_column("1"))
+    # Apart, so that each reads its own index, and no group that has neither.
+    amounts = union_all(limited.where(HAS_SPEND_LIMITS), prepaid.where(HAS_BALANCE)).subquery()
+    some: list[Any] = [func.min(amounts.c[name]) for name in ("workspace_id", "enforcement", "spend_limits", "balance")]
+    query = select(amounts.c.root_id, *some, func.max(amounts.c.is_hard)).group_by(amounts.c.root_id)
     return [
         SpendTree(
             root_id=root_id,
             workspace_id=workspace_id,
             enforcement=Enforcement(enforcement),
-            currency=_currency(limits),
+            currency=_currency(limits, balance),
             prices=stamps.get(workspace_id, ""),
             is_hard=bool(is_hard),
         )
-        for root_id, workspace_id, enforcement, limits, is_hard in await conn.execute(query)
+        for root_id, workspace_id, enforcement, limits, balance, is_hard in await conn.execute(query)
     ]
 
 
-def _currency(limits: str) -> str:
-    return spend_limits_from_wire(orjson.loads(limits))[0].currency
+def _currency(limits: str | None, balance: str | None) -> str:
+    if limits is not None:
+        return spend_limits_of(limits)[0].currency
+    owned = balance_of(balance)
+    assert owned is not None
+    return owned.currency
 
 
 async def counted_ms(conn: Connection) -> int:
@@ -83,16 +99,15 @@ async def events_of_trees(
 ) -> TreeEvents:
     """The events of these trees in this time: the first `limit`, if there are more, and never a part of a timestamp's.
 
-    One timestamp may have more than that. Then these come alone.
+    One timestamp may have more than that. Then these come alone. With them come all withdrawals of their time.
     """
     rows = await _events(conn, trees, after_ms, through_ms, limit + 1)
-    if len(rows) <= limit:
-        return TreeEvents(through_ms, rows)
-    last_ms = rows[-1].timestamp_ms
-    whole = [row for row in rows if row.timestamp_ms < last_ms]
-    if whole:
-        return TreeEvents(last_ms - 1, whole)
-    return TreeEvents(last_ms, await _events(conn, trees, after_ms, last_ms, None))
+    if len(rows) > limit:
+        last_ms = rows[-1].timestamp_ms
+        whole = [row for row in rows if row.timestamp_ms < last_ms]
+        through_ms = last_ms - 1 if whole else last_ms
+        rows = whole or await _events(conn, trees, after_ms, last_ms, None)
+    return TreeEvents(through_ms, rows, await _withdrawals(conn, trees, after_ms, through_ms))
 
 
 async def _events(
@@ -122,7 +137,33 @@ async def _events(
     return [TreeEvent(*row) for row in await conn.execute(text(query), values)]
 
 
+async def _withdrawals(
+    conn: Connection, trees: Collection[SpendTree], after_ms: int, through_ms: int
+) -> list[TreeWithdrawal]:
+    credits = balance_credits.c
+    query = (
+        select(credits.timestamp_ms, credits.key, groups.c.root_id, credits.group_id, credits.amount)
+        .join(groups, groups.c.id == credits.group_id)
+        .where(IS_WITHDRAWAL, credits.timestamp_ms > after_ms, credits.timestamp_ms <= through_ms)
+        .order_by(credits.timestamp_ms, credits.key)
+    )
+    roots = {tree.root_id for tree in trees}
+    return [
+        TreeWithdrawal(at_ms, key, root_id, group_id, units_withdrawn(amount))
+        for at_ms, key, root_id, group_id, amount in await conn.execute(query)
+        if root_id in roots
+    ]
+
+
+def units_withdrawn(amount: str) -> int:
+    """The units (10^-22) of a withdrawal, by its amount, which is below 0."""
+    return units_of_picos(picos_of_amount(-Decimal(amount)))
+
+
 async def times_of_events(conn: Connection, keys: Collection[str]) -> dict[str, int]:
-    """The timestamps of those of these events that are committed, by key."""
-    query = select(events.c.idempotency_key, events.c.timestamp_ms).where(one_of(events.c.idempotency_key, keys))
-    return dict(map(tuple, await conn.execute(query)))
+    """The timestamps of those of these events and withdrawals that are committed, by key."""
+    times: dict[str, int] = {}
+    for table, key in ((events, events.c.idempotency_key), (balance_credits, balance_credits.c.key)):
+        query = select(key, table.c.timestamp_ms).where(one_of(key, keys))
+        times |= dict(map(tuple, await conn.execute(query)))
+    return times

@@ -3,7 +3,7 @@
 A group's spend limits, and what was paid into its balance in all, are columns of `groups`.
 """
 
-from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text
+from sqlalchemy import BigInteger, Column, Index, Integer, Table, Text, func, literal_column
 
 from control.edges.sql.tables import Id, metadata
 
@@ -40,6 +40,15 @@ balance_credits = Table(  # of groups that exist
     Column("note", Text, nullable=True),
     Column("timestamp_ms", BigInteger, nullable=False),  # a withdrawal's is stamped as an event's
     Index("uq_balance_credits_group_id_reference", "group_id", "reference", unique=True),
+)
+_FIRST = literal_column("1")
+IS_WITHDRAWAL = func.substr(balance_credits.c.amount, _FIRST, _FIRST) == literal_column("'-'")
+"""Literals, as in `HAS_PERCENTS`."""
+Index(
+    "ix_balance_credits_withdrawals",
+    balance_credits.c.timestamp_ms,
+    sqlite_where=IS_WITHDRAWAL,
+    postgresql_where=IS_WITHDRAWAL,
 )
 
 balance_draws = Table(  # of groups that exist: the calls through a slug in a UTC hour. A cost is the sum of three limbs

@@ -1,7 +1,7 @@
-"""Spend limits in Redis: `ask` admits a call and reserves its cost, `end` and `give_back` correct that later.
+"""Spend limits and balances in Redis: `ask` admits a call and reserves its cost, `end` and `give_back` correct that.
 
 Beside the counters: the same servers and connections, and the takes of a tick leave in the same write. Without Redis,
-or while nobody counts what the tree spends, SOFT limits admit and reserve nothing, and HARD ones are unavailable.
+or while nobody counts what the tree spends, SOFT limits admit and reserve nothing, and all else is unavailable.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -62,7 +62,7 @@ class RedisSpend:
         self._rebuilds = Rebuilds(nodes, self._ends, incarnation, self.open)
         self.may_reserve = False
         """True once control waits for this worker if Redis loses reservations.
-        HARD limits are unavailable until then."""
+        HARD limits and balances are unavailable until then."""
         self._log_again_at = 0.0
         self._logged_error = ""
         self.is_due = False
@@ -101,7 +101,8 @@ class RedisSpend:
         """Begin to reserve `picos` (10^-12) for the call of this event. Await what this returns at once; if that is
         cancelled, `abandon` it.
 
-        With a HARD limit: all of it, or what room there is, but not less than `least`. Only then it may be unavailable.
+        With a HARD limit or a balance: all of it, or what room there is, but not less than `least`. Only then it may be
+        unavailable.
         """
         answer: SpendAnswer = self._loop.create_future()
         if plan.is_hard:
@@ -199,7 +200,7 @@ class RedisSpend:
             self._do_without(take, _INCOMPLETE if reply == -1 else _UNCOUNTED)
 
     def _verify(self, take: SpendTake, reply: list[Any], puts: int) -> None:
-        """Answer calls that HARD limits bind, if the server is still the one under which all was counted.
+        """Answer calls that HARD limits or a balance bind, if the server is still the one under which all was counted.
 
         `puts`: the number of puts when the reply came. One since then has not put what these calls have reserved.
         """
@@ -254,8 +255,8 @@ class RedisSpend:
         if now_s >= self._log_again_at:
             self._log_again_at = now_s + _LOG_AGAIN_S
             _log.error(
-                "Calls that HARD spend limits bind are answered with 503: %s. Check Redis, that control runs, and that "
-                "all machines of proxies do; or set these limits to SOFT.", cause,
+                "Calls that HARD spend limits bind, or that draw from a balance, are answered with 503: %s. Check "
+                "Redis, that control runs, and that all machines of proxies do; limits may be set to SOFT.", cause,
             )  # fmt: skip
 
     def _read_epoch(self, node: RedisNode) -> None:
@@ -285,7 +286,7 @@ class RedisSpend:
             self._logged_error = code
             _log.error(
                 "Redis refuses the script of spend limits (%s); calls are admitted without SOFT ones, and those that "
-                "HARD ones bind are answered with 503. Check the permissions of the Redis user, and that the server is "
-                "no replica and has memory left.", code,
+                "HARD ones bind, or that draw from a balance, are answered with 503. Check the permissions of the "
+                "Redis user, and that the server is no replica and has memory left.", code,
             )  # fmt: skip
         return False

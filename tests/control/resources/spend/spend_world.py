@@ -1,17 +1,20 @@
 """A tree of groups with a spend limit, calls of it, and the counting job on a real Redis."""
 
 import random
+import struct
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import redis
-from sqlalchemy import update
+from sqlalchemy import insert, update
+from ulid import ULID
 
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.edges.sql.billing.price_rows import list_prices
-from control.edges.sql.tables import groups
+from control.edges.sql.spend.tables import balance_credits, balance_draws
+from control.edges.sql.tables import events, groups
 from control.records.spend import SpendTree
 from control.resources.billing_events import EventReader
 from control.resources.spend.counting import SpendCounting
@@ -20,11 +23,13 @@ from policy.billing import BillingEvent
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.prices import Price, amount_of
-from policy.spend.spend_hash import spent_field, unpack_spent, window_name
+from policy.spend.balances import balance_name
+from policy.spend.spend_hash import pack_spent, spent_field, unpack_spent, window_name
 from tests.control.api.test_cost_sums import calls_of, cost_of
 from tests.control.billing import ShiftedClock, clock_ms, ingest_and_reader
 from tests.control.plane import ControlPlane
 
+HOUR_MS = 3_600_000
 LIMITS = [{"unit": "MONTH", "amount": "100.00", "currency": "EUR", "enforcement": "SOFT"}]
 
 
@@ -42,6 +47,9 @@ class SpendWorld:
         self.prices: list[Price] = []
         self.now_ms = 0
         self.overruns: list[str] = []
+        self.drawn: dict[str, int] = defaultdict(int)
+        """The units drawn from the balance of each group, withdrawals included, through `drawn_until_ms`."""
+        self.drawn_until_ms = 1 << 62
         self._seed = 0
 
     @classmethod
@@ -67,6 +75,45 @@ class SpendWorld:
         text = orjson.dumps(limits).decode()
         async with self.store.write() as tx:
             await tx.conn.execute(update(groups).where(groups.c.id == group_id).values(spend_limits=text))
+
+    async def deposit(self, group_id: str, amount: str = "100") -> None:
+        """Give a group a balance, or set what was paid into it in all."""
+        balance = {"currency": "EUR", "deposited": amount}
+        text = orjson.dumps(balance).decode()
+        async with self.store.write() as tx:
+            await tx.conn.execute(update(groups).where(groups.c.id == group_id).values(balance=text))
+
+    async def withdraw(self, group_id: str, at_ms: int, units: int) -> str:
+        """Write a withdrawal as it is committed; returns its key. `units`: 10^-22, a multiple of 10^10."""
+        key = str(ULID())
+        values = {"key": key, "group_id": group_id, "reference": key, "amount": f"-{amount_of(units):f}"}
+        async with self.store.write() as tx:
+            await tx.conn.execute(insert(balance_credits).values(**values, timestamp_ms=at_ms))
+        if at_ms <= self.drawn_until_ms:
+            self.drawn[group_id] += units
+        return key
+
+    async def draw(self, group_id: str, calls: Sequence[BillingEvent], most: int = 10**24) -> None:
+        """Have these calls draw random amounts from a balance, as they do when they are committed."""
+        chance = random.Random(len(self.drawn))
+        for call in calls:
+            units = chance.randint(0, most)
+            await self.draw_units(group_id, call, units)
+
+    async def draw_units(self, group_id: str, call: BillingEvent, units: int) -> None:
+        at_ms = call.ended_at_ms
+        own = events.c.idempotency_key == call.idempotency_key
+        hour = {"group_id": group_id, "hour_ms": at_ms // HOUR_MS * HOUR_MS, "slug": call.model_slug}
+        limbs = dict(zip(("whole", "picos", "last"), struct.unpack("<QQQ", pack_spent(units)), strict=True))
+        columns = balance_draws.c
+        async with self.store.write() as tx:
+            await tx.conn.execute(update(events).where(own).values(balance_group=group_id, draw=str(units)))
+            place = [columns[name] == value for name, value in hour.items()]
+            more = {name: columns[name] + value for name, value in limbs.items()} | {"calls": columns.calls + 1}
+            if not (await tx.conn.execute(update(balance_draws).where(*place).values(**more))).rowcount:
+                await tx.conn.execute(insert(balance_draws).values(**hour, **limbs, calls=1))
+        if at_ms <= self.drawn_until_ms:
+            self.drawn[group_id] += units
 
     async def read_prices(self) -> None:
         async with self.store.read() as conn:
@@ -121,7 +168,8 @@ class SpendWorld:
                     continue
                 for group in self.tree.counting_groups(call.group_path):
                     spent[spent_field(group, unit, call.ended_at_ms)] += int(cost[1] / amount_of(1))
-        return {name: units for name, units in spent.items() if units}
+        balances = {spent_field(balance_name(id), None, at_ms): units for id, units in self.drawn.items()}
+        return {name: units for name, units in (spent | balances).items() if units}
 
     def check(self) -> None:
         assert self.spent() == self.expected(self.now_ms)

@@ -293,6 +293,31 @@ async def test_groups_of_counted_events_are_noted(cascading: SpendWorld) -> None
     assert noted == {(call.workspace_id, call.group_id) for call in calls}
 
 
+async def test_database_that_lacks_the_last_commits_has_its_trees_built_anew(
+    cascading: SpendWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It failed over. The process that recorded more than the database has knows it, however little was lost."""
+    await prices(cascading)
+    job = cascading.job()
+    await job.count_all()
+    start_ms = await cascading.pass_time(0) + 1
+    calls = await cascading.call(start_ms, start_ms + 900, 20)
+    await cascading.pass_time(2_000)
+    async with cascading.store.read() as conn:
+        recorded_ms = await counted_ms(conn)
+    await job.count_all()
+    cascading.check()
+    async with cascading.store.write() as tx:
+        await tx.conn.execute(delete(events).where(events.c.timestamp_ms >= start_ms))
+        await tx.conn.execute(update(spend_progress).values(counted_ms=recorded_ms))
+    cascading.calls = [call for call in cascading.calls if call not in calls]
+    await job.count_all()
+    cascading.check()
+    assert caplog.text.count("was set back") == 1
+    await job.count_all()
+    assert caplog.text.count("was set back") == 1
+
+
 @pytest.mark.parametrize("is_new_process", [False, True])
 async def test_database_that_was_set_back_has_its_trees_built_anew(
     cascading: SpendWorld, is_new_process: bool, caplog: pytest.LogCaptureFixture

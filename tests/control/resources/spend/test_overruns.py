@@ -1,6 +1,6 @@
-"""HARD limits above whose amount more is spent: told once per window, with the reason.
+"""HARD limits and balances above which more is spent: told once per window, with the reason.
 
-See docs/reference/money.md#hard-limits.
+See docs/reference/money.md#hard-limits and #balances.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import pytest
 from control.records.spend import SpendTree
 from control.resources.spend.overruns import Overruns
 from policy.limits.kinds import Unit
+from policy.spend.balances import balance_name
 from policy.spend.spend_hash import pack_spent, spent_field
 from tests.control.resources.spend.spend_world import LIMITS, SpendWorld
 
@@ -17,7 +18,7 @@ SPENT_UNITS = 5 * 10**22
 
 
 class Looks:
-    """Looks at a tree whose child has spent 5 EUR in this month."""
+    """Looks at a tree whose child has spent 5 EUR in this month, and drawn as much from its balance, if it has one."""
 
     def __init__(self, world: SpendWorld) -> None:
         self.world = world
@@ -38,6 +39,7 @@ class Looks:
             "e": epoch,
             "c": self.world.now_ms,
             spent_field(self.path[-1], Unit.MONTH, self.world.now_ms): pack_spent(SPENT_UNITS),
+            spent_field(balance_name(self.path[-1]), None, self.world.now_ms): pack_spent(SPENT_UNITS),
         }
         self.world.client.hset(present.key, mapping=mapping)
         await self.overruns.look(present)
@@ -124,3 +126,43 @@ async def test_tree_that_is_not_counted_tells_nothing(looks: Looks) -> None:
     await looks.world.hashes.forget([looks.tree])
     await looks.overruns.look(looks.tree)
     assert looks.reasons == []
+
+
+def spend_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.control.resources.spend.test_overruns.SPENT_UNITS", SPENT_UNITS + 1)
+
+
+async def test_balance_from_which_more_is_drawn_than_was_paid_in(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await looks.limit("")
+    await looks.world.deposit(looks.path[-1], "5")
+    assert await looks.look() == [], "all of it"
+    spend_more(monkeypatch)
+    assert await looks.look(prices="others") == ["price"]
+    told = (
+        f"drawn 5.0000000000000000000001 of the 5.00 EUR that were paid into the balance of group {looks.path[-1]}: a"
+    )
+    assert told in caplog.text
+    assert await looks.look(prices="more") == [], "once"
+    await looks.world.deposit(looks.path[-1], "6")
+    assert await looks.look(prices="others") == []
+
+
+async def test_balance_in_a_database_that_was_set_back_to_before_a_top_up(looks: Looks) -> None:
+    await looks.limit("")
+    await looks.world.deposit(looks.path[-1], "6")
+    await looks.look()
+    looks.overruns.note_restore()
+    await looks.world.deposit(looks.path[-1], "4")
+    assert await looks.look() == ["restore"]
+
+
+async def test_balance_that_overruns_by_nothing_that_changed_is_told_by_the_proxy(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await looks.limit("")
+    await looks.world.deposit(looks.path[-1], "5")
+    await looks.look()
+    spend_more(monkeypatch)
+    assert await looks.look() == []

@@ -1,12 +1,13 @@
-// A group: its limits as they fill, who fills them, its keys, and the groups below it.
+// A group: its limits as they fill, who fills them, its balance, its keys, and the groups below it.
 
-import { route, send } from "../api.mjs";
+import { route, send, withQuery } from "../api.mjs";
 import { confirmed } from "../dialog.mjs";
 import { h } from "../dom.mjs";
-import { actionButton, copyable } from "../form.mjs";
+import { actionButton, copyable, field } from "../form.mjs";
 import { count, time } from "../format.mjs";
 import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
+import { drawBalance } from "./groups_balance.mjs";
 import { groupLink, inParts, ownerBadge, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
 import { drawLimits } from "./groups_limits.mjs";
 import { drawSpend, ownSpend } from "./groups_spend.mjs";
@@ -35,6 +36,7 @@ export async function drawGroup(main, group, session) {
   place.append(...ancestors.toReversed().flatMap((one) => [" › ", groupLink(one)]));
   const below = h("div");
   main.append(h("h2", {}, "Limits now"), drawSpend(group, ancestors) ?? "", drawLimits(group, ancestors, tree));
+  main.append(h("h2", {}, "Prepaid balance"), drawBalance(group, ancestors));
   main.append(h("h2", {}, "Keys"), keysOf(group, session), h("h2", {}, "Groups below"), below);
   await drawBelow(below, group, tree);
 }
@@ -54,7 +56,7 @@ function facts(group) {
     h("dt", {}, "Own spend limits"),
     h("dd", {}, ownSpend(group)),
     h("dt", {}, "Alerts"),
-    h("dd", {}, group.alert_percents.length ? `at ${group.alert_percents.join(", ")} % of its limits per day and month` : "none"),
+    h("dd", {}, group.alert_percents.length ? `at ${group.alert_percents.join(", ")} % of its limits per day and month, and of its balance` : "none"),
     group.managed_by && [h("dt", {}, "Owner"), h("dd", {}, ownerBadge(group), " applied ", time(group.managed_by.applied_at))],
     h("dt", {}, "Created"),
     h("dd", {}, time(group.created_at), ", changed ", time(group.updated_at)),
@@ -84,10 +86,20 @@ async function remove(group, tree) {
     {},
     h("p", {}, "Deletes ", h("strong", {}, h("bdi", {}, entity)), below > 0 && [", ", h("strong", {}, `${known.hasMore ? "at least " : ""}${count(below)} ${below === 1 ? "group" : "groups"} below it`)], ", and all their keys. Their calls are refused within a second. This cannot be undone; events stay."),
     ownerWarning(group),
+    h("div", { hidden: true }, field("Credit that is left in balances is forfeited", h("input", { type: "checkbox" }))),
   );
+  const forfeit = what.lastChild;
   const path = route`/v1/gateway/groups/${group.id}`;
+  async function act() {
+    try {
+      await send("DELETE", withQuery(path, { forfeit: forfeit.querySelector("input").checked ? "true" : "" }));
+    } catch (error) {
+      if (error.status === 409) forfeit.hidden = false; // credit is left: ask whether that is meant
+      throw error;
+    }
+  }
   const parent = group.hierarchy.parent_group_id;
-  const isDone = await confirmed("Delete this group?", what, "Delete", () => send("DELETE", path), TYPEABLE.test(entity) ? entity : "delete");
+  const isDone = await confirmed("Delete this group?", what, "Delete", act, TYPEABLE.test(entity) ? entity : "delete");
   if (isDone) location.assign(parent ? `/console/groups?id=${encodeURIComponent(parent)}` : "/console/groups");
 }
 

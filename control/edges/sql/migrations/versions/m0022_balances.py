@@ -23,6 +23,14 @@ def upgrade() -> None:
         sa.Column("timestamp_ms", sa.BigInteger, nullable=False),
     )
     op.create_index("uq_balance_credits_group_id_reference", "balance_credits", ["group_id", "reference"], unique=True)
+    is_withdrawal = sa.text("substr(amount, 1, 1) = '-'")
+    op.create_index(
+        "ix_balance_credits_withdrawals",
+        "balance_credits",
+        ["timestamp_ms"],
+        sqlite_where=is_withdrawal,
+        postgresql_where=is_withdrawal,
+    )
     op.create_table(
         "balance_draws",
         sa.Column("group_id", Id, primary_key=True),

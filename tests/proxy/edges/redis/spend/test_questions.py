@@ -48,3 +48,12 @@ def test_a_refusal_names_its_bound_and_how_long_it_lasts() -> None:
     assert compiled().hit([0, 2, 0]) == SpendHit(PLAN.bounds[1], GUESS_MS, False)
     assert compiled().hit([0, 1, 5_000]) == SpendHit(PLAN.bounds[0], 5_000, True)
     assert compiled().hit([3, 1, -5, b"epoch", b""]) == SpendHit(PLAN.bounds[0], GUESS_MS, False)
+
+
+def test_a_refusal_behind_all_limits_is_of_the_balance() -> None:
+    plan = plan_of(("team", limits(day="2")), ("root", limits(month="1")), deposits={"root": "5"})
+    compiled = CompiledSpendPlan(plan, SCRIPT, INCARNATION)
+    assert compiled.hit([0, 2, 0, b"epoch"]) == SpendHit(plan.bounds[1], GUESS_MS, False)
+    assert plan.balance is not None
+    assert compiled.hit([0, 3, 1, b"epoch"]) == SpendHit(plan.balance, 1, True)
+    assert compiled.hit([0, 3, 0, b"epoch"]) == SpendHit(plan.balance, GUESS_MS, False)

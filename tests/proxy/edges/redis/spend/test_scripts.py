@@ -30,6 +30,15 @@ def test_a_hard_limit_has_a_flag() -> None:
     assert values[2::18] == b"\x00\x02\x03"
 
 
+def test_a_balance_is_one_more_group_and_bound() -> None:
+    plan = plan_of(("team", limits(day="2")), ("root", ()), deposits={"root": "3"})
+    layout, values, *names = take_template(plan, INCARNATION)
+    assert layout == b"<BBBI8I8BBI8I8"
+    assert values == b"\x03\x01\x00" + pack_amount(2 * LIMB) + b"\x03\x06" + pack_amount(3 * LIMB)
+    assert names[:5] == [b"team", b"root", b"root*", b"steam:", b"sroot*:"]
+    assert names[5:] == [INCARNATION.encode() + b"team/root/root*/"]
+
+
 def test_an_incarnation_of_another_length_would_not_be_read_again() -> None:
     with pytest.raises(ValueError, match="16 characters"):
         take_template(plan_of(("root", limits(day="1"))), "worker-1")
