@@ -60,7 +60,8 @@ async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list
     # Apart, so that each reads its own index, and no group that has neither.
     amounts = union_all(limited.where(HAS_SPEND_LIMITS), prepaid.where(HAS_BALANCE)).subquery()
     some: list[Any] = [func.min(amounts.c[name]) for name in ("workspace_id", "enforcement", "spend_limits", "balance")]
-    query = select(amounts.c.root_id, *some, func.max(amounts.c.is_hard)).group_by(amounts.c.root_id)
+    some.append(func.max(amounts.c.is_hard))
+    query = select(amounts.c.root_id, *some).group_by(amounts.c.root_id)
     return [
         SpendTree(
             root_id=root_id,
