@@ -50,6 +50,11 @@ local function is_at_least(whole, picos, other_whole, other_picos)
   return whole > other_whole or whole == other_whole and picos >= other_picos
 end
 
+-- Whether what is drawn from balances counts in a hash with this `e`: a control of before balances writes another end.
+local function counts_draws(e)
+  return e:sub(-#DRAWS_COUNTED) == DRAWS_COUNTED
+end
+
 -- The names of the DAY and of the MONTH that have this time (ms): spent_field() is 's' .. group .. ':' .. name.
 local function window_names(at_ms)
   local utc_day = floor(at_ms / DAY_MS)

@@ -240,7 +240,7 @@ class SpendBook:
         return picos_of_amount(ceiling.amount) - spent - self.reserved.get(ceiling.name, 0)
 
     def _full(self, plan: SpendPlan, at_ms: int, least: int) -> list[Ceiling]:
-        """Those for which what is spent alone leaves no room."""
+        """The ceilings for which what is spent alone leaves no room."""
         rooms = [picos_of_amount(one.amount) - self._spent(one, at_ms) for one in plan.ceilings]
         return [one for one, room in zip(plan.ceilings, rooms, strict=True) if _is_full(one, room, least)]
 

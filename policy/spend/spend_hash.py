@@ -9,7 +9,8 @@ See docs/reference/money.md#how-spend-is-counted.
 # 10^-24 of one. Reservations have the first two. Fields:
 # - `e`: the epoch of the server under which control has counted what is here, the currency, and a name for the prices
 #   of then, with blanks between them. Without it, nothing counts. The epoch is `master_replid` of `INFO replication`,
-#   which is another one after each start and each promotion of a server: what is here may be older then.
+#   which is another one after each start and each promotion of a server: what is here may be older then. At its end is
+#   DRAWS_COUNTED where what is drawn from balances is here, too: without it, no balance admits.
 # - `h`: the epoch under which all reservations of calls in flight are here. HARD limits and balances admit only under
 #   this one.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
@@ -35,6 +36,9 @@ REPAIR_FIELD = "w"
 SPENT_PREFIX = "s"
 RESERVED_PREFIX = "r"
 RESERVATION_PREFIX = "p"
+DRAWS_COUNTED = "+"
+"""The end of `e` in trees with a HARD limit or a balance. A control of before balances, which knows no draws, builds a
+hash without it, and this one builds it again."""
 BALANCE_WINDOW = "B"
 """The name of the only window of a balance."""
 INCARNATION_CHARS = 16
@@ -73,9 +77,12 @@ def window_name(unit: Unit | None, at_ms: int) -> str:
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"
 
 
-def epoch_text(epoch: str, currency: str, prices: str = "") -> str:
-    """The text of `e` while what the hash has counts: in that epoch, for limits in that currency, by these prices."""
-    return f"{epoch} {currency} {prices}"
+def epoch_text(epoch: str, currency: str, prices: str = "", *, with_draws: bool = False) -> str:
+    """The text of `e` while what the hash has counts: in that epoch, for limits in that currency, by these prices.
+
+    `with_draws`: what is drawn from balances counts, too.
+    """
+    return f"{epoch} {currency} {prices}{DRAWS_COUNTED if with_draws else ''}"
 
 
 def picos_of(units: int) -> int:

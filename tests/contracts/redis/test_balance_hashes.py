@@ -15,12 +15,12 @@ from control.errors import SpendNotCountedError, UsageUnavailableError
 from control.records.spend import BalanceReading, SpendTree, SpentEvent, TreeBuild, TreeCount, Withdrawal
 from policy.limits.groups import Enforcement
 from policy.spend.balances import balance_name
-from policy.spend.spend_hash import Reserved, pack_amount, pack_reservation, spent_field
+from policy.spend.spend_hash import Reserved, epoch_text, pack_amount, pack_reservation, spent_field
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.redis_topologies import SEVERAL, Admin, documented_rules, running_redis
 
 AT_MS = 20_000 * 86_400_000 + 5
-TREE = SpendTree("grp_0", "ws", Enforcement.CASCADING, "EUR")
+TREE = SpendTree("grp_0", "ws", Enforcement.CASCADING, "EUR", is_hard=True)
 OWNER = "grp_child"
 NAME = balance_name(OWNER)
 PICOS_OF_1 = 10**12
@@ -133,12 +133,27 @@ async def test_what_is_not_counted_here_is_not_read(whole: Hash) -> None:
     with pytest.raises(SpendNotCountedError):
         await whole.hashes.balance_of(TREE.key, "USD", OWNER)
     assert (await whole.hashes.balance_of(TREE.key, "EUR", "grp_other")).drawn == 0
-    whole.admin.hset(TREE.key, "e", "another-epoch EUR ")
+    whole.admin.hset(TREE.key, "e", epoch_text(whole.epoch.split()[0], "EUR"))
+    with pytest.raises(SpendNotCountedError):
+        await whole.reading()
+    whole.admin.hset(TREE.key, "e", "another-epoch EUR +")
     with pytest.raises(SpendNotCountedError):
         await whole.reading()
     whole.admin.delete(TREE.key)
     with pytest.raises(SpendNotCountedError):
         await whole.reading()
+
+
+async def test_hash_of_a_control_of_before_balances_is_built_again(whole: Hash) -> None:
+    """It has built the hash by its own text of `e`, and has counted on without draws."""
+    await whole.count(draw(1, 7), through_ms=AT_MS + 1)
+    older = epoch_text(whole.epoch.split()[0], "EUR")
+    assert await whole.hashes.build(TREE, older, TreeBuild(AT_MS + 1, {}, fields_before=[spent_field(NAME, None, 0)]))
+    counted = await whole.hashes.count([TreeCount(TREE, AT_MS + 1, AT_MS + 2, [])], {TREE.root_id: whole.epoch})
+    assert counted.to_build == {TREE.root_id}
+    assert await whole.hashes.build(TREE, whole.epoch, TreeBuild(AT_MS + 1, {spent_field(NAME, None, 0): 7}))
+    assert (await whole.reading()).drawn == 7
+    assert await whole.withdraw("0.1"), "its reservations were never missing"
 
 
 async def test_missing_reservations_of_draws_are_made(built: Hash) -> None:
@@ -219,7 +234,7 @@ async def test_nothing_is_withdrawn_while_reservations_may_be_missing(built: Has
     assert await refused(withdrawal("0.1", currency="USD"))
     assert await built.withdraw("0.1", "withdrawn")
     await built.hashes.give_back_withdrawal(TREE.key, "withdrawn")
-    built.admin.hset(TREE.key, "e", "another-epoch EUR ")
+    built.admin.hset(TREE.key, "e", "another-epoch EUR +")
     built.admin.hset(TREE.key, "h", "another-epoch")
     assert await refused(withdrawal("0.1"))
     built.admin.delete(TREE.key)
@@ -227,7 +242,7 @@ async def test_nothing_is_withdrawn_while_reservations_may_be_missing(built: Has
 
 
 async def test_withdrawal_from_a_server_that_starts_meanwhile_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has loaded says that it is in the epoch of before, and may lack reservations."""
+    """The data that it has loaded says that it is in the epoch of before, and may lack reservations."""
     with private_redis() as server, server.client() as admin:
         async with aclosing(connect(server.url)) as connected:
             hashes = SpendHashes(connected)

@@ -195,7 +195,7 @@ async def test_calls_counts_and_withdrawals_never_draw_more_than_there_is(
     ledger = Ledger(own, counters, random.Random(seed))
     async with aclosing(connect(server.url)) as connected:
         hashes = SpendHashes(connected)
-        ledger.epoch = epoch_text(epoch_of(own), "EUR")
+        ledger.epoch = epoch_text(epoch_of(own), "EUR", with_draws=True)
         own.hset(PLAN.key, "e", ledger.epoch)
         callers = asyncio.gather(*(ledger.call_often(number) for number in range(60)))
         while not callers.done():

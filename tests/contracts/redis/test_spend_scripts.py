@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 
 import pytest
 import redis
@@ -44,7 +45,7 @@ from tests.contracts.redis.spend_world import EPOCH, INCARNATION, hard, limits, 
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120
-COUNTED = epoch_text(EPOCH, "EUR")
+COUNTED = epoch_text(EPOCH, "EUR", with_draws=True)
 
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
@@ -504,3 +505,22 @@ def test_a_balance_of_the_calling_group_is_drawn_before_its_parents(client: redi
     twins.build()
     twins.complete()
     assert twins.take(Call("a", 1, 1)) == SpendAdmission(0, 1, 1), "nothing was paid in there"
+
+
+def test_a_balance_admits_nothing_where_draws_are_not_counted(client: redis.Redis) -> None:
+    """A control of before balances has built the hash."""
+    twins = balance_twins(client)
+    client.hset(twins.plan.key, "e", epoch_text(EPOCH, "EUR"))
+    with pytest.raises(IncompleteReservationsError):
+        run_take(client, twins.plan, [Call("a", 1, 1)])
+    one = Withdrawal(
+        tree_key=twins.plan.key,
+        currency="EUR",
+        group_id="root",
+        deposited=Decimal(1),
+        amount=Decimal("0.1"),
+        key="w",
+    )
+    assert twins.run("withdraw", *withdraw_arguments(EPOCH, one)) == -1
+    limited = plan_of(("root", hard(day="1")))
+    assert run_take(client, limited, [Call("a", 1, 1)]) == SpendAdmission(1, grants=(1,))

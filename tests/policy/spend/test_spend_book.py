@@ -165,6 +165,6 @@ def test_a_withdrawal_takes_no_more_than_there_is() -> None:
     assert book.withdraw("root*", LIMB, "w", most)
     assert book.reserved == {"root*": LIMB}
     assert not book.withdraw("root*", LIMB, "x", most._replace(picos=1))
-    for lost in (SpendBook(), built()):
+    for incomplete in (SpendBook(), built()):
         with pytest.raises(IncompleteReservationsError):
-            lost.withdraw("root*", LIMB, "w", most)
+            incomplete.withdraw("root*", LIMB, "w", most)

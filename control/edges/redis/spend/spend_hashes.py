@@ -46,6 +46,7 @@ from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,
+    DRAWS_COUNTED,
     EPOCH_FIELD,
     REPAIR_FIELD,
     RESERVATION_PREFIX,
@@ -84,7 +85,10 @@ class SpendHashes:
         """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
         async with _redis_errors():
             epochs = await self._epochs([tree.key for tree in trees])
-        return {tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices) for tree in trees}
+        return {
+            tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices, with_draws=tree.is_hard)
+            for tree in trees
+        }
 
     async def server_epochs(self) -> Mapping[str, str]:
         """The epoch of each server that holds data, by its name."""
@@ -220,7 +224,8 @@ class SpendHashes:
             epoch = (await self._epochs([tree_key]))[tree_key]
             read = await self._redis.at(tree_key, lambda server: server.hmget(tree_key, names))
         state, counted, drawn, reserved = read
-        if not (state or b"").startswith(epoch_text(epoch, currency).encode()):
+        text = (state or b"").decode()
+        if not (text.startswith(epoch_text(epoch, currency)) and text.endswith(DRAWS_COUNTED)):
             raise SpendNotCountedError
         return BalanceReading(
             counted_ms=int(counted),

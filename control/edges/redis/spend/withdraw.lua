@@ -5,7 +5,9 @@
 
 local epoch, name, field = ARGV[1], ARGV[2], ARGV[5]
 local state = redis.call('HMGET', key, 'e', 'h', field, 's' .. name .. ':B')
-if not state[1] or state[1]:sub(1, #epoch) ~= epoch or state[2] ~= epoch:match('^%S+') then return -1 end
+if not state[1] or state[1]:sub(1, #epoch) ~= epoch or state[2] ~= epoch:match('^%S+') or not counts_draws(state[1]) then
+  return -1
+end
 if state[3] then return 1 end
 local deposited, deposited_picos = read_amount(ARGV[3])
 local whole, picos = read_amount(ARGV[4])

@@ -11,7 +11,7 @@
 --        what is drawn alone leaves no room, else 0. Or 0: what the tree spends is not
 --        counted, and nothing was reserved.
 --        With a HARD bound the first word of `e` follows, and what each admitted call got ('': the whole). Or -1: not all
---        reservations are here, and nothing was reserved.
+--        reservations are here, or there is a balance and draws are not counted; nothing was reserved.
 -- A reservation that is there already changes nothing: the call was given up before its take ran.
 -- The reference in Python: policy/spend/spend_book.py, admit(). See docs/reference/money.md#how-spend-is-counted.
 
@@ -48,6 +48,7 @@ local values = redis.call('HMGET', key, unpack(names))
 if not values[1] then return 0 end
 local epoch = is_hard and values[1]:match('^%S*')
 if is_hard and values[#names] ~= epoch then return -1 end
+if bounds[last_bound + 1] >= 4 and not counts_draws(values[1]) then return -1 end  -- a balance is the last bound
 
 -- Events are counted in the window of their timestamp. Where control has counted later ones than Redis' clock shows,
 -- that clock has stepped back: theirs is the present window.
