@@ -241,12 +241,14 @@ class ListedEntry(NamedTuple):
 async def read_entries(
     store: Store, workspace_id: str, group_id: str, before: EntryPosition | None, limit: int
 ) -> Sequence[ListedEntry]:
-    """At most `limit` entries of the group's own balance behind `before`, latest first.
+    """At most `limit` entries of the group's own balance behind `before`, latest first; none for one without a balance.
 
     A draw has the time at which its hour starts; a credit of the same millisecond is before it.
     """
     async with store.read() as conn:
-        _, balance = await _with_balance(conn, workspace_id, group_id)
+        balance = (await _existing(conn, workspace_id, group_id)).balance
+        if balance is None:
+            return []
         credits = await balance_rows.credits_before(conn, group_id, before, limit)
         draws = await balance_rows.draws_before(conn, group_id, before, limit)
     entries: list[Entry] = sorted([*credits, *draws], key=lambda entry: entry.position, reverse=True)
@@ -254,9 +256,14 @@ async def read_entries(
 
 
 async def _with_balance(conn: Connection, workspace_id: str, group_id: str) -> tuple[GroupRecord, Balance]:
-    record = await group_rows.find_group(conn, workspace_id, group_id)
-    if record is None:
-        raise GroupNotFoundError
+    record = await _existing(conn, workspace_id, group_id)
     if record.balance is None:
         raise BalanceNotFoundError
     return record, record.balance
+
+
+async def _existing(conn: Connection, workspace_id: str, group_id: str) -> GroupRecord:
+    record = await group_rows.find_group(conn, workspace_id, group_id)
+    if record is None:
+        raise GroupNotFoundError
+    return record

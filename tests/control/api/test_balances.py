@@ -71,7 +71,9 @@ async def price(plane: ControlPlane, **more: Any) -> None:
 async def test_credits_add_up(counted: ControlPlane) -> None:
     group = await counted.group("one")
     assert (await counted.get(f"{PATH}/{group['id']}/balance")).refused(404, "NOT_FOUND")["error"].endswith("makes one")
-    assert (await counted.get(f"{PATH}/{group['id']}/balance/entries")).status == 404
+    nothing: Json = {"items": [], "pagination": {"has_more": False, "cursor": None}}
+    assert await entries_of(counted, group) == nothing
+    assert (await counted.get(f"{PATH}/grp_x/balance/entries")).status == 404
     first = (await credit(counted, group, "100.5", "a", note="first")).ok()
     at = first.pop("timestamp")
     assert first == {"amount": "100.50", "currency": "EUR", "reference": "a", "note": "first"}
