@@ -35,6 +35,16 @@ class BalanceReading(NamedTuple):
     reserved: int
 
 
+class TreeDraws(NamedTuple):
+    """The units (10^-22) drawn from balances of a tree, withdrawals included, by group: of one moment.
+
+    `counted_ms`: the time through which events and withdrawals are counted.
+    """
+
+    counted_ms: int
+    drawn: Mapping[str, int]
+
+
 class Withdrawal(NamedTuple):
     """A credit below 0 that is being made.
 

@@ -26,6 +26,7 @@ from control.records.events import EventWindow
 from control.records.spend import SpendTree, TreeBuild, TreeCount, TreeEvent
 from control.resources.billing_events import EventReader
 from control.resources.spend.event_spend import costs_of, spent_events
+from control.resources.spend.ledger_checks import LedgerChecks
 from control.resources.spend.machines import SilentMachines
 from control.resources.spend.overruns import Overruns
 from control.resources.spend.rebuilds import TreeRebuilds
@@ -90,6 +91,7 @@ class SpendCounting:
         self._rebuilds = TreeRebuilds(store, hashes, self._transactions)
         self._silent_machines = SilentMachines()
         self._overruns = Overruns(store, hashes, count_overrun)
+        self._ledger_checks = LedgerChecks(store, hashes)
         self._servers: Mapping[str, str] = {}
         """The epoch of each Redis server in the last turn."""
         self._started_s = time.monotonic()
@@ -321,6 +323,8 @@ class SpendCounting:
                 log.info("Tree %s: ended %d reservations of calls that are counted or dead.", tree.root_id, count)
             if tree.is_hard:
                 await self._overruns.look(tree)
+                if await self._ledger_checks.mend(tree):
+                    self._counted.pop(tree.root_id, None)
 
 
 def _groups_of(events: Sequence[TreeEvent]) -> set[tuple[str, str]]:

@@ -120,12 +120,14 @@ class Overruns:
 
     async def _overdrawn(self, tree: SpendTree, balances: Mapping[str, Balance]) -> _Above:
         """The balances from which more is drawn than was paid in."""
-        drawn = await self._hashes.drawn_of(tree, [*balances])
-        return {
-            (id, BALANCE_WINDOW): (BalanceBound(balance, id), amount_of(drawn[id]))
-            for id, balance in balances.items()
-            if amount_of(drawn[id]) > balance.deposited
-        }
+        above: _Above = {}
+        ids = [*balances]
+        for start in range(0, len(ids), BOUNDS_AT_ONCE):
+            drawn = (await self._hashes.drawn_of(tree, ids[start : start + BOUNDS_AT_ONCE])).drawn
+            for id, units in drawn.items():
+                if amount_of(units) > balances[id].deposited:
+                    above[id, BALANCE_WINDOW] = (BalanceBound(balances[id], id), amount_of(units))
+        return above
 
     def _tell(self, reason: OverrunReason, bound: SpendBound | BalanceBound, spent: Decimal) -> None:
         self._count(reason.value)

@@ -9,6 +9,7 @@ from control.records.spend import (
     SpentEvent,
     TreeBuild,
     TreeCount,
+    TreeDraws,
     TreeReserves,
     TreesToMend,
 )
@@ -60,11 +61,12 @@ class TreeHashes(Protocol):
         """Have reservations of these trees count as missing."""
         ...
 
-    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> dict[str, int]:
-        """The units (10^-22) drawn from the balances of these groups, withdrawals included, as far as they are counted.
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
+        """Read what is drawn from the balances of these groups. Raises `SpendNotCountedError`."""
+        ...
 
-        Raises `SpendNotCountedError`.
-        """
+    async def count_anew(self, tree: SpendTree) -> None:
+        """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
         ...
 
     async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:

@@ -37,6 +37,7 @@ from control.records.spend import (
     SpentEvent,
     TreeBuild,
     TreeCount,
+    TreeDraws,
     TreeReserves,
     TreesToMend,
     Withdrawal,
@@ -224,8 +225,7 @@ class SpendHashes:
             epoch = (await self._epochs([tree_key]))[tree_key]
             read = await self._redis.at(tree_key, lambda server: server.hmget(tree_key, names))
         state, counted, drawn, reserved = read
-        text = (state or b"").decode()
-        if not (text.startswith(epoch_text(epoch, currency)) and text.endswith(DRAWS_COUNTED)):
+        if not _counts_draws(state, epoch, currency):
             raise SpendNotCountedError
         return BalanceReading(
             counted_ms=int(counted),
@@ -233,21 +233,21 @@ class SpendHashes:
             reserved=unpack_amount(reserved) if reserved else 0,
         )
 
-    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> dict[str, int]:
-        """The units drawn from the balances of these groups, withdrawals included. Raises `SpendNotCountedError`."""
-        drawn: dict[str, int] = {}
-        if not group_ids:
-            return drawn
+    async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
+        """Read what is drawn from the balances of these groups, by one command. Raises `SpendNotCountedError`."""
+        names = [EPOCH_FIELD, COUNTED_FIELD, *(spent_field(balance_name(id), None, 0) for id in group_ids)]
         async with _redis_errors():
             epoch = (await self._epochs([tree.key]))[tree.key]
-        for some in in_portions(group_ids, _FIELDS_AT_ONCE):
-            names = [EPOCH_FIELD, *(spent_field(balance_name(id), None, 0) for id in some)]
-            async with _redis_errors():
-                state, *values = await self._redis.at(tree.key, _reading(tree.key, names))
-            if not (state or b"").startswith(epoch_text(epoch, tree.currency).encode()):
-                raise SpendNotCountedError
-            drawn |= {id: unpack_spent(value) if value else 0 for id, value in zip(some, values, strict=True)}
-        return drawn
+            state, counted, *values = await self._redis.at(tree.key, lambda server: server.hmget(tree.key, names))
+        if not _counts_draws(state, epoch, tree.currency):
+            raise SpendNotCountedError
+        drawn = {id: unpack_spent(value) if value else 0 for id, value in zip(group_ids, values, strict=True)}
+        return TreeDraws(int(counted), drawn)
+
+    async def count_anew(self, tree: SpendTree) -> None:
+        """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
+        async with _redis_errors():
+            await self._redis.at(tree.key, _deleting(tree.key, [EPOCH_FIELD]))
 
     async def withdraw(self, withdrawal: Withdrawal) -> bool:
         """Reserve a withdrawal: see `BalanceSource`."""
@@ -290,16 +290,17 @@ def _epoch(answer: Mapping[str, Any]) -> str:
     return str(answer["master_replid"])
 
 
+def _counts_draws(state: bytes | None, epoch: str, currency: str) -> bool:
+    text = (state or b"").decode()
+    return text.startswith(epoch_text(epoch, currency)) and text.endswith(DRAWS_COUNTED)
+
+
 def _forgetting(key: str) -> tuple[Keyed, Keyed]:
     return _deleting_of(key, [EPOCH_FIELD]), (key, lambda server: server.hset(key, COMPLETE_FIELD, AFTER_RESTORE))
 
 
 def _scanning(key: str, cursor: int, count: int) -> Callable[[Any], Any]:
     return lambda server: server.hscan(key, cursor, count=count)
-
-
-def _reading(key: str, fields: Sequence[str]) -> Callable[[Any], Any]:
-    return lambda server: server.hmget(key, fields)
 
 
 def _deleting_of(key: str, fields: Sequence[str]) -> Keyed:
