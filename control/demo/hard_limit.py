@@ -33,15 +33,15 @@ async def spend_limited(scene: Scene) -> list[str]:
     hook = {"url": scene.receiver.url, "event_types": ["LIMIT_ALERT"], "group_id": group["id"]}
     webhook = await operator.call("POST", "/v1/gateway/webhooks", hook)
     await scene.receiver.start()
-    await until(_answered(scene, key), "the first call was not answered")
+    await until(is_answered(scene, key), "the first call was not answered")
     answered = 1
-    while (refusal := await _call(scene, key)) is None:
+    while (refusal := await refusal_of(scene, key)) is None:
         answered += 1
         expect(answered * COST < AMOUNT, f"{answered} calls were answered")
     expect(refusal.body["error_code"] == "SPEND_LIMIT_EXCEEDED", f"the refusal was {refusal}")
     request = scene.upstreams[1].requests[-1]["body"]
     expect(request.get("max_tokens") == MOST_OUTPUT, f"upstream was asked for {request}")
-    alert = await until(_alert(scene, webhook["secret"]), "the webhook was told of nothing")
+    alert = await until(message(scene, webhook["secret"], "LIMIT_ALERT"), "the webhook was told of nothing")
     await operator.call("DELETE", f"/v1/gateway/webhooks/{webhook['id']}")
     scene.receiver.messages.clear()
     amount = alert["data"]["used"]
@@ -53,7 +53,7 @@ async def spend_limited(scene: Scene) -> list[str]:
     ]
 
 
-async def _call(scene: Scene, key: str) -> RefusedError | None:
+async def refusal_of(scene: Scene, key: str) -> RefusedError | None:
     """Make a call; returns the refusal, if it is one."""
     try:
         await ask(scene.product.proxy, key, SLUG, "Who are you?")
@@ -62,20 +62,22 @@ async def _call(scene: Scene, key: str) -> RefusedError | None:
     return None
 
 
-def _answered(scene: Scene, key: str) -> Any:
+def is_answered(scene: Scene, key: str, refused: int = 503) -> Any:
+    """A look whether a call is answered. `refused`: the status that it may have before, 503 if not counted yet."""
+
     async def look() -> bool:
-        refusal = await _call(scene, key)
-        expect(refusal is None or refusal.status == 503, f"the first call {refusal}")  # 503: not counted yet
+        refusal = await refusal_of(scene, key)
+        expect(refusal is None or refusal.status in (503, refused), f"the call {refusal}")
         return refusal is None
 
     return look
 
 
-def _alert(scene: Scene, secret: str) -> Any:
-    """The alert that the receiver was told, parsed, its signature being valid."""
+def message(scene: Scene, secret: str, type: str) -> Any:
+    """A look for the message of this type that the receiver was told, parsed, its signature being valid."""
 
     async def look() -> Any:
         messages = [scene.receiver.verified(secret, number) for number in range(len(scene.receiver.messages))]
-        return next((message for message in messages if message["type"] == "LIMIT_ALERT"), None)
+        return next((message for message in messages if message["type"] == type), None)
 
     return look

@@ -11,6 +11,7 @@ from control.demo.caller import RefusedError, ask, ask_streamed
 from control.demo.cold_start import cold_start, launcher_started
 from control.demo.console_look import console_shown
 from control.demo.hard_limit import spend_limited
+from control.demo.prepaid import topped_up
 from control.demo.product import ManagementClient
 from control.demo.scene import Scene, Step, StepFailedError, expect, until
 from control.demo.training_run import job_submitted, job_trained
@@ -292,6 +293,7 @@ STEPS: tuple[Step, ...] = (
     target_swapped,
     key_revoked,
     spend_limited,
+    topped_up,
     launcher_started,
     cold_start,
     result_delivered,

@@ -29,8 +29,15 @@ PER_CALL = Decimal("0.0001")
 TOMORROW = PRICE | {"input_per_million": "4", "output_per_million": "20"}
 
 
+EVER = "EVER"
+"""The unit of a balance, which has one window."""
+
+
 class HardLimit(NamedTuple):
-    """A HARD limit. `entities`: whose events it bounds. `payer`: whose calls can use up what is left, if any."""
+    """A HARD limit, or a balance with all its credits.
+
+    `entities`: whose events it bounds. `payer`: whose calls can use up what is left, if any.
+    """
 
     group_id: str
     entities: tuple[str, ...]
@@ -99,16 +106,17 @@ class HardBooks:
         keys[east] = await self.group(east, parent_group_id=root_id)
         await self.group(top, ("HARD", "DAY", "1"), limit_enforcement="INDEPENDENT")
         keys[low] = await self.group(low, parent_group_id=self.groups[top])
-        self._bound(day, (day,), "DAY", "1.5", payer=day)
-        self._bound(month, (month,), "MONTH", "3", payer=month)
-        self._bound(west, (west,), "DAY", "1.75", payer=None)  # the root may be used up first
-        self._bound(root, (root, west, east), "DAY", "5", payer=east)
-        self._bound(root, (root, west, east), "MONTH", "90", payer=None)
-        self._bound(mixed, (mixed,), "DAY", "2", payer=mixed)
-        self._bound(low, (low,), "DAY", "1", payer=low)
+        self.bound(day, (day,), "DAY", "1.5", payer=day)
+        self.bound(month, (month,), "MONTH", "3", payer=month)
+        self.bound(west, (west,), "DAY", "1.75", payer=None)  # the root may be used up first
+        self.bound(root, (root, west, east), "DAY", "5", payer=east)
+        self.bound(root, (root, west, east), "MONTH", "90", payer=None)
+        self.bound(mixed, (mixed,), "DAY", "2", payer=mixed)
+        self.bound(low, (low,), "DAY", "1", payer=low)
         return keys
 
-    def _bound(self, group: str, entities: tuple[str, ...], unit: str, amount: str, *, payer: str | None) -> None:
+    def bound(self, group: str, entities: tuple[str, ...], unit: str, amount: str, *, payer: str | None) -> None:
+        """Note a limit of a group that exists."""
         self.limits.append(HardLimit(self.groups[group], entities, unit, Decimal(amount), payer))
 
     async def events(self) -> list[Any]:
@@ -141,7 +149,7 @@ class HardBooks:
 
 @dataclass(frozen=True)
 class WindowCosts:
-    """The sums of events' costs by entity and window, the window by its first characters: a day's or a month's."""
+    """The sums of events' costs by entity and window, the window by its first characters: a day's, a month's, none."""
 
     by_window: dict[tuple[str, str], Decimal]
     unpriced: int
@@ -160,7 +168,7 @@ class WindowCosts:
         return sum((self.by_window.get((entity, window), Decimal(0)) for entity in limit.entities), Decimal(0))
 
 
-_CHARACTERS = {"DAY": len("2026-11-29"), "MONTH": len("2026-11")}
+_CHARACTERS = {"DAY": len("2026-11-29"), "MONTH": len("2026-11"), EVER: 0}
 
 
 def window_costs(events: Sequence[Any]) -> WindowCosts:
@@ -179,7 +187,7 @@ def window_costs(events: Sequence[Any]) -> WindowCosts:
 def faults_of_limits(limits: Sequence[HardLimit], costs: WindowCosts) -> list[str]:
     """The limits above which calls were billed: by how much."""
     return [
-        f"{limit.entities} were billed {costs.highest(limit)} {CURRENCY} in a {limit.unit}, above {limit.amount}"
+        f"{limit.entities} were billed {costs.highest(limit)} {CURRENCY} in one {limit.unit}, above {limit.amount}"
         for limit in limits
         if costs.highest(limit) > limit.amount
     ]

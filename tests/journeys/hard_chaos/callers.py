@@ -90,7 +90,7 @@ class OddCallers:
         rng = self.rng
         while not self._is_stopping:
             groups = [*self.keys]
-            recent = groups[-6:] if rng.random() < 0.7 else groups
+            recent = groups[-11:] if rng.random() < 0.7 else groups
             shape = self.shape()
             body = self.body(shape, self.order(shape))
             end = await self.call(rng.choice(recent), shape.path, body, departs=rng.random() < DEPARTS)

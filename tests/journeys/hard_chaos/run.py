@@ -1,7 +1,7 @@
 """The program that proves HARD limits: it kills processes of two machines under odd load and adds up what is billed.
 
 `python -m tests.journeys.hard_chaos.run --minutes 15 --seed 7` exits with 0 only if no limit was exceeded by anything,
-nothing stayed reserved, and what was left of each limit could be used.
+nothing stayed reserved, and what was left of each limit and balance could be used.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.journeys.chaos_program import Plan, Say, main, paused, send
 from tests.journeys.hard_chaos.books import (
     DEAREST_INPUT,
     DEAREST_OUTPUT,
+    EVER,
     PER_CALL,
     SLUGS,
     HardBooks,
@@ -36,6 +37,7 @@ from tests.journeys.hard_chaos.books import (
 from tests.journeys.hard_chaos.callers import CallShape, OddCallers
 from tests.journeys.hard_chaos.machines import SecondMachine, flush
 from tests.journeys.hard_chaos.orders import Order
+from tests.journeys.hard_chaos.prepaid import TOP_UP, WITHDRAWAL, Prepaid
 from tests.journeys.hard_chaos.vendor import CHAT, LEAST_CAP, OddVendor
 from tests.journeys.product import COMMAND, OperatorClient, Product
 from tests.ports import own_port
@@ -55,8 +57,9 @@ PROBE = "probe"
 FAULTS = (
     *("worker", "workers", "second machine", "supervisor", "control"),
     *("redis", "redis emptied", "flush", "freeze", "stall", "price"),
+    *("top-up", "withdrawal"),
 )
-A_ROUND = 12
+A_ROUND = 14
 """Faults between two sets of new trees."""
 DRAIN_CAP = 4_000
 MOST_DRAINING_CALLS = 400
@@ -70,6 +73,7 @@ class HardRig:
     second: SecondMachine
     callers: OddCallers
     books: HardBooks
+    prepaid: Prepaid
     vendor: OddVendor
     say: Say
     rng: random.Random
@@ -146,7 +150,8 @@ async def running_rig(directory: Path, plan: Plan, say: Say) -> AsyncIterator[Ha
             await books.prepare([upstream.url for upstream in upstreams])
             fronts = [product.proxy, second.proxy]
             callers = OddCallers(session, fronts, [*SLUGS], random.Random(plan.seed))
-            yield HardRig(product, second, callers, books, vendor, say, random.Random(plan.seed + 1))
+            rng = random.Random(plan.seed + 1)
+            yield HardRig(product, second, callers, books, Prepaid(books), vendor, say, rng)
         finally:
             await asyncio.to_thread(product.kill)
             if second is not None:
@@ -166,7 +171,7 @@ class HardFaults:
     async def inject(self, kind: str) -> None:
         self.rig.counts[kind] += 1
         self.rig.say(f"{kind} ({len(self.rig.callers.ends)} calls so far)")
-        await getattr(self, "_" + kind.replace(" ", "_"))()
+        await getattr(self, "_" + kind.replace(" ", "_").replace("-", "_"))()
 
     def _machine(self) -> Product:
         return self.rig.rng.choice((self.rig.product, self.rig.second))
@@ -217,6 +222,19 @@ class HardFaults:
         with contextlib.suppress(aiohttp.ClientError, AssertionError):  # control may be dead
             await self.rig.books.raise_tomorrows_price()
 
+    async def _top_up(self) -> None:
+        await self._change(TOP_UP)
+
+    async def _withdrawal(self) -> None:
+        await self._change(WITHDRAWAL)
+
+    async def _change(self, amount: Decimal) -> None:
+        """Change some balances at once. The first ones are used up by then, the last ones may not be."""
+        rig = self.rig
+        some = rig.rng.sample(rig.prepaid.balances, 4)
+        for end in await asyncio.gather(*(rig.prepaid.change(balance, amount) for balance in some)):
+            rig.counts[f"{amount} {end}"] += 1
+
 
 async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
     """Run the plan; return the faults. It makes at least one round, and begins none after `plan.seconds`."""
@@ -247,7 +265,7 @@ async def _round(rig: HardRig, faults: HardFaults, number: int) -> None:
         return status == 200
 
     await rig.until(is_control_back, "control is back", ADMITTED_S)
-    rig.callers.keys.update(await rig.books.add_trees(number))
+    rig.callers.keys.update(await rig.books.add_trees(number) | await rig.prepaid.add_trees(number))
     await rig.admitted_again("new trees")
     kinds = [*FAULTS, *rig.rng.choices(FAULTS, k=A_ROUND)][: max(A_ROUND, len(FAULTS))]
     rig.rng.shuffle(kinds)
@@ -270,17 +288,18 @@ def _more_calls(rig: HardRig, count: int) -> Callable[[], Awaitable[bool]]:
 async def _verdict(rig: HardRig) -> list[str]:
     """All faults, once everything is shipped and counted, what is left was used, and that is counted too."""
     faults = rig.faults
-    await _settled(rig, "after the faults")
+    limits = [*rig.books.limits, *await rig.prepaid.limits()]
+    await _settled(rig, limits, "after the faults")
     before = await rig.until(rig.books.events, "events are listed", SETTLED_S)
     costs = window_costs(before)
     rig.say(f"{len(before)} events cost {sum(cost for (_, w), cost in costs.by_window.items() if len(w) == 7)} EUR")
-    faults += faults_of_limits(rig.books.limits, costs)
-    payers = [limit for limit in rig.books.limits if limit.payer is not None]
+    faults += faults_of_limits(limits, costs)
+    payers = [limit for limit in limits if limit.payer is not None]
     faults += [fault for drained in await asyncio.gather(*(_drain(rig, one) for one in payers)) for fault in drained]
-    await _settled(rig, "after what was left was used")
+    await _settled(rig, limits, "after what was left was used")
     events = await rig.until(rig.books.events, "events are listed", SETTLED_S)
     costs = window_costs(events)
-    faults += faults_of_limits(rig.books.limits, costs)
+    faults += faults_of_limits(limits, costs)
     least = least_bound(rig)
     for limit in payers:
         spent = costs.highest(limit)
@@ -302,7 +321,7 @@ async def _verdict(rig: HardRig) -> list[str]:
     return faults
 
 
-async def _settled(rig: HardRig, when: str) -> None:
+async def _settled(rig: HardRig, limits: Sequence[HardLimit], when: str) -> None:
     try:
         await rig.until(rig.is_shipped, "all events are shipped", SETTLED_S)
     except AssertionError as error:
@@ -310,7 +329,9 @@ async def _settled(rig: HardRig, when: str) -> None:
     differences: list[str] = ["never read"]
 
     async def look() -> bool:
-        differences[:] = await rig.books.unsettled()
+        costs = window_costs(await rig.books.events())
+        balances = [limit for limit in limits if limit.unit == EVER]
+        differences[:] = await rig.books.unsettled() + await rig.prepaid.unsettled(balances, costs)
         return not differences
 
     try:
@@ -337,22 +358,26 @@ async def _drain(rig: HardRig, limit: HardLimit) -> list[str]:
     """Call until the limit refuses, twice: the second time when all calls before are counted."""
     assert limit.payer is not None
     body, _ = _draining_call(rig)
+    refusal = 402 if limit.unit == EVER else 429
     for _ in range(2):
         for _ in range(MOST_DRAINING_CALLS):
             end = await rig.callers.call(limit.payer, CHAT, body)
-            if end.status == 429:
+            if end.status == refusal:
                 break
             if end.status != 200:
                 return [f"{limit.payer} was answered {end.status} {end.code} while its limit was used up"]
         else:
             return [f"{limit.payer} is not refused after {MOST_DRAINING_CALLS} calls"]
-
-        async def is_counted() -> bool:
-            items = await rig.books.spend(str(limit.payer))
-            return not any(Decimal(item["reserved"]) for item in items)
-
-        await rig.until(is_counted, f"nothing is reserved in {limit.payer}", SETTLED_S)
+        await rig.until(lambda: _is_unreserved(rig, limit), f"nothing is reserved in {limit.payer}", SETTLED_S)
     return []
+
+
+async def _is_unreserved(rig: HardRig, limit: HardLimit) -> bool:
+    if limit.unit == EVER:
+        answer = await rig.books.operator.call("GET", f"/v1/gateway/groups/{limit.group_id}/balance")
+        return not Decimal(answer["reserved"])
+    items = await rig.books.spend(str(limit.payer))
+    return not any(Decimal(item["reserved"]) for item in items)
 
 
 async def _reconciled(rig: HardRig) -> list[str]:

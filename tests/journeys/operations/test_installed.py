@@ -34,7 +34,7 @@ def test_demo_succeeds_from_the_installed_wheel(tollgate: Path, environment: dic
         [str(tollgate), "demo"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "all 22 steps held" in result.stdout
+    assert "all 23 steps held" in result.stdout
 
 
 @pytest.mark.soak
