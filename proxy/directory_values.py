@@ -22,7 +22,8 @@ class CallingGroup(GroupNode):
     path: tuple[str, ...]
     """The ids of the group, its parent, and so on to the root."""
     spend: SpendPlan | None = field(default=None, compare=False)
-    """The spend limits that bind the group's calls; None without any. `SlugRoute` has those that are in force."""
+    """The spend limits and the balance that bind the group's calls; None without any. `SlugRoute` has those that are in
+    force."""
     generation: int = field(default=0, compare=False)
     """The generation of policy that this is of."""
 
@@ -106,4 +107,4 @@ class SlugRoute:
     prices: SlugPrices | None = field(default=None, compare=False)
     """None if the slug has no price."""
     spend: SpendPlan | None = None
-    """None if no spend limit binds. The same object for all slugs of a group, until policy changes."""
+    """None if no spend limit and no balance binds. The same object for all slugs of a group, until policy changes."""

@@ -36,7 +36,7 @@ class Admitted:
     estimate: Estimate
     """Tokens that the call reserves of TOKEN limits. Never billed."""
     spend: SpendTaken | None = None
-    """The amount that the call reserves of spend limits. None if none binds."""
+    """The amount that the call reserves of spend limits and its balance. None if neither binds."""
 
 
 @dataclass(slots=True)
@@ -81,9 +81,9 @@ class RequestContext:
     upload: Form | None = None
     """Set if the body is sent while it arrives."""
     granted_cap: int | None = None
-    """The output cap that a spend limit granted, at most the caller's, which the target is sent."""
+    """The output cap that a spend limit or balance granted, at most the caller's, which the target is sent."""
     most_counted: MostCounted = field(init=False)
-    """Set by `admit` where a HARD spend limit binds, but for counts of tokens."""
+    """Set by `admit` where a HARD spend limit or a balance binds, but for counts of tokens."""
     route: SlugRoute | None = None
     attempt: DialectAttempt = field(init=False)
     """Dialect and form for the target. Dispatch replaces them where the target does not speak that dialect."""

@@ -14,7 +14,7 @@ from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 from policy.prices import amount_text
 from policy.snapshot import EndpointRow, KeyRow, target_to_wire
-from policy.spend.effective import SpendBound
+from policy.spend.effective import SpendBound, SpendPlan
 from proxy.parts import Directory
 
 DEFAULT_ENVIRONMENT = "production"
@@ -62,8 +62,8 @@ def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
         yield f"  its group {key.group_id} is gone: calls are answered 403"
         return
     yield from _tree_lines(directory, group)
-    for bound in group.spend.bounds if group.spend is not None else ():
-        yield "  over all slugs at most " + _spend_text(bound)
+    if group.spend is not None:
+        yield from _spend_lines(group.spend)
     for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
         yield from _call_lines(tiered, key, name)
 
@@ -121,6 +121,15 @@ def _bound_text(bound: Bound) -> str:
     limit = bound.limit
     counted = "" if bound.counting_group == bound.source_group else f", counted for {bound.counting_group}"
     return f"{limit.threshold} {limit.type} per {limit.unit}, set by {bound.source_group}{counted}"
+
+
+def _spend_lines(plan: SpendPlan) -> Iterator[str]:
+    for bound in plan.bounds:
+        yield "  over all slugs at most " + _spend_text(bound)
+    if plan.balance is not None:
+        balance = plan.balance.balance
+        deposited = f"{amount_text(balance.deposited)} {balance.currency}"
+        yield f"  draws from the balance of {plan.balance.group_id}, into which {deposited} was paid in all"
 
 
 def _spend_text(bound: SpendBound) -> str:

@@ -138,7 +138,8 @@ class SpendCounters(Protocol):
     ) -> Awaitable[SpendTaken | SpendHit | SpendUnavailable]:
         """Reserve `picos` (10^-12 of the plan's currency) for the call with this event, or refuse it.
 
-        A plan with HARD limits reserves what is left of them if that is less, and refuses what does not hold `least`.
+        A plan with HARD limits or a balance reserves what is left of them if that is less, and refuses what does not
+        hold `least`.
         Begins at once, whenever what this returns is awaited.
         """
 
@@ -305,10 +306,10 @@ class Meters(Protocol):
     # admit and async requests
 
     def limit_decision(self, decision: LimitDecision) -> None:
-        """Count a decision: `admitted`, `refused` (by which type and unit), `unavailable`."""
+        """Count a decision: `admitted`, `refused` (by which type and unit; a balance has no unit), `unavailable`."""
 
     def limit_reached(self, limit: ReachedLimit) -> None:
-        """Have control told that a usage limit, whose use leaves no room, has refused a call."""
+        """Have control told that a usage limit or a balance, whose use leaves no room, has refused a call."""
 
     # settle
 
@@ -319,7 +320,7 @@ class Meters(Protocol):
         """A call cost so much more than it was taken to cost at most."""
 
     def spend_overrun(self) -> None:
-        """A call cost more than a HARD spend limit reserved, as its provider reported."""
+        """A call cost more than a HARD spend limit or balance reserved, as its provider reported."""
 
     def finished(self, call: RequestReport) -> None:
         """Count a call, and log it. Enqueue; never raises, never waits."""

@@ -105,18 +105,30 @@ class SpendLimitExceededError(RefusalError):
     """A spend limit of the caller's group, or of a group above it, is reached."""
 
 
+class BalanceExhaustedError(RefusalError):
+    """The prepaid balance that the call draws from has no credit left for it."""
+
+
 class UnpricedError(RefusalError):
-    """A spend limit binds the call, and the slug has no price in its currency."""
+    """A spend limit binds the call, or it draws from a balance, and the slug has no price in that currency."""
 
     def __init__(self, slug: str, currency: str) -> None:
-        super().__init__(f"{slug} has no price in {currency}, and a spend limit binds; ask the operator to set one")
+        super().__init__(
+            f"{slug} has no price in {currency}, and a spend limit or prepaid balance binds;"
+            " ask the operator to set one"
+        )
 
 
 class UnboundedCostError(RefusalError):
-    """A HARD spend limit binds the call, and nothing bounds what it can cost. `missing`: what would, as a clause."""
+    """A HARD spend limit or a balance binds the call, and nothing bounds what it can cost.
+
+    `missing`: what would, as a clause.
+    """
 
     def __init__(self, slug: str, missing: str) -> None:
-        super().__init__(f"{slug}: a hard spend limit binds, and the cost of this call has no bound: {missing}")
+        super().__init__(
+            f"{slug}: a hard spend limit or prepaid balance binds, and the cost of this call has no bound: {missing}"
+        )
 
 
 class AboveSpendLimitError(RefusalError):
@@ -219,6 +231,12 @@ TABLE: Mapping[type[Exception], Refusal] = {
     AboveSpendLimitError: Refusal(400, "ABOVE_SPEND_LIMIT", "above_spend_limit"),
     NoCredentialError: Refusal(401, None, "no_credential", "Unauthorized"),
     BillingSuspendedError: Refusal(402, "BILLING_SUSPENDED", "suspended", "The workspace is suspended for billing"),
+    BalanceExhaustedError: Refusal(
+        402,
+        "BALANCE_EXHAUSTED",
+        "balance",
+        "The prepaid balance has no credit left for this call; ask for a top-up",
+    ),
     UnpricedError: Refusal(402, "UNPRICED", "unpriced"),
     UnboundedCostError: Refusal(402, "UNPRICED", "unbounded_cost"),
     BadCredentialError: Refusal(403, None, "bad_credential", "Authentication failed"),

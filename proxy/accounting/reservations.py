@@ -21,6 +21,8 @@ ADMITTED: LimitDecision = ("admitted", "", "")
 UNAVAILABLE: LimitDecision = ("unavailable", "", "")
 SPEND = "SPEND"
 """The type of a decision by a spend limit."""
+BALANCE = "BALANCE"
+"""The type of a decision by a prepaid balance, which has no unit."""
 
 
 @dataclass(slots=True)

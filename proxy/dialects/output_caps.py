@@ -1,6 +1,7 @@
-"""Writes the output cap that a spend limit granted into a body that passes: the caller's caps lowered, or one added.
+"""Writes the output cap that was granted into a body that passes: the caller's caps lowered, or one added.
 
-Pure. A translated body has it already: it is written from `Request.max_output_tokens`. See `target_request.py`.
+HARD spend limits and balances grant one. Pure. A translated body has it already: it is written from
+`Request.max_output_tokens`. See `target_request.py`.
 """
 
 from collections.abc import Mapping

@@ -160,7 +160,7 @@ def rate_limit_lines(requests: LimitStatus | None, tokens: LimitStatus | None) -
 
 
 def output_cap_line(cap: int) -> str:
-    """The line, with CRLF, that tells a caller to what a spend limit lowered its call's output cap."""
+    """The line, with CRLF, that tells a caller to what a spend limit or balance lowered its call's output cap."""
     return f"x-tollgate-output-cap: {cap}\r\n"
 
 

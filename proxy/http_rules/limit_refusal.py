@@ -1,15 +1,21 @@
-"""The refusal of a call by a limit that is reached. Pure.
+"""The refusal of a call by a limit that is reached, or by a balance without credit. Pure.
 
-See docs/reference/limits.md#admission and docs/reference/money.md#spend-limits.
+See docs/reference/limits.md#admission, docs/reference/money.md#spend-limits and docs/reference/money.md#balances.
 """
 
 from policy.limits.effective import Plan
 from policy.prices import amount_text
+from policy.spend.effective import BalanceBound
 from policy.spend.limits import SpendLimit
 from policy.spend.spend_hash import amount_of_picos
 from proxy.accounting.reservations import LimitHit
 from proxy.accounting.spend_taken import SpendHit
-from proxy.refusals import AboveSpendLimitError, LimitExceededError, SpendLimitExceededError
+from proxy.refusals import (
+    AboveSpendLimitError,
+    BalanceExhaustedError,
+    LimitExceededError,
+    SpendLimitExceededError,
+)
 
 
 def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
@@ -20,8 +26,10 @@ def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
     return LimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
 
 
-def spend_refusal(hit: SpendHit) -> SpendLimitExceededError:
-    """Name unit, amount and currency, but no group."""
+def spend_refusal(hit: SpendHit) -> SpendLimitExceededError | BalanceExhaustedError:
+    """Name a limit's unit, amount and currency, but no group. Of a balance nothing: it may be another group's."""
+    if isinstance(hit.bound, BalanceBound):
+        return BalanceExhaustedError()  # without `Retry-After`: time alone brings no credit
     limit = hit.bound.limit
     message = f"Spend limit exceeded: {amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
     return SpendLimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))

@@ -1,6 +1,7 @@
 """Step 4: take from every limit's bucket at once, or from none (429; 503 if the counters are unreachable).
 
-Where spend limits bind, `spend_admission.py` also reserves what the call may cost. Nothing else constructs `Admitted`.
+Where spend limits or a balance bind, `spend_admission.py` also reserves what the call may cost. Nothing else constructs
+`Admitted`.
 """
 
 from asyncio import CancelledError
@@ -95,7 +96,7 @@ class Admit:
     """Asks every limit up the group tree."""
 
     def __init__(self, parts: Parts, ulids: Ulids, take_both: TakeBoth) -> None:
-        """`take_both`: asks limits and spend limits, where both bind: `AdmitSpend`."""
+        """`take_both`: asks limits, and spend limits and the balance, where both bind: `AdmitSpend`."""
         self._counters = parts.counters
         self._take_both = take_both
         self._tiers = Tiers(parts.tiers)

@@ -287,5 +287,7 @@ def _payer(admitted: Admitted) -> bytes:
     plan = admitted.route.plan
     assert group is not None  # `route` refuses a key without a group
     path = "/".join((*reversed(group.path), ""))
-    payer = Payer(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug, path)
+    spend = admitted.route.spend  # by which the call has reserved
+    balance = "" if spend is None or spend.balance is None else spend.balance.group_id
+    payer = Payer(key.workspace_id, plan.group_id, group.external_entity_id, key.prefix, plan.slug, path, balance)
     return payer_members(payer)

@@ -35,9 +35,10 @@ _REJECTED = (
     " delivered. Fix the target's server, or raise TOLLGATE_MAX_REPORTED_TOKENS if its figures are right."
 )
 _OVERRUN = (
-    "A call cost more than its HARD spend limit had reserved (slug %s: %s of %s %s; %d since the last such line). Its"
-    " provider reported more tokens than the request allowed, so what is spent may pass the limit. Check the provider's"
-    " figures, and raise max_input_tokens and max_output_tokens of the slug's price if they are too low."
+    "A call cost more than HARD spend limits or a prepaid balance had reserved for it (slug %s: %s of %s %s; %d since"
+    " the last such line). Its provider reported more tokens than the request allowed, so what is spent may pass the"
+    " limit, or what was paid in. Check the provider's figures, and raise max_input_tokens and max_output_tokens of the"
+    " slug's price if they are too low."
 )
 MAX_LABELS = 16
 """Most labels that are kept with a key."""
@@ -98,7 +99,7 @@ class Settle:
         return pending_record
 
     def _end_spend(self, context: RequestContext, route: SlugRoute, reserved: SpendTaken, bill: Bill) -> None:
-        """Replace what spend limits reserve by the cost of the call's event, until control has counted that."""
+        """Replace what spend limits and the balance reserve by the event's cost, until control has counted it."""
         if not context.dispatched or context.journaled is None:  # no event, or one that costs nothing
             self._spend.give_back(reserved)
             return

@@ -1,7 +1,7 @@
-"""Part of step 4, where spend limits bind: reserve what the call may cost (429; 400 402 503), and cap its output.
+"""Part of step 4, where spend limits or a balance bind: reserve what a call may cost (429; 400 402 503), and cap it.
 
-SOFT limits reserve what a call is expected to cost. Where one is HARD, the most that it can cost is reserved, and the
-output cap that this pays for goes upstream. See docs/reference/money.md#spend-limits.
+SOFT limits reserve what a call is expected to cost. Where one is HARD, or there is a balance, the most that it can cost
+is reserved, and the output cap that this pays for goes upstream. See docs/reference/money.md#spend-limits.
 """
 
 from asyncio import CancelledError
@@ -13,14 +13,14 @@ from policy.billing import MAX_COUNT
 from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
-from policy.spend.effective import SpendPlan
+from policy.spend.effective import BalanceBound, SpendPlan
 from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_hash import picos_of_amount
 from proxy.accounting.call_bound import WITHOUT_OUTPUT
 from proxy.accounting.call_costs import expected_picos
 from proxy.accounting.cost_bounds.bounded_counter import MostCounted
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, CostBound, Unbounded, cost_bound
-from proxy.accounting.reservations import SPEND, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.reservations import BALANCE, SPEND, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.accounting.ulids import Ulids
 from proxy.errors import CountersUnavailableError
@@ -44,7 +44,10 @@ _DUMPED_BYTES = 512 << 10
 
 
 class _Amount(NamedTuple):
-    """An amount to ask spend limits for: all of it, and the least that is enough. `bound`: None unless one is HARD."""
+    """An amount to ask spend limits and the balance for: all of it, and the least that is enough.
+
+    `bound`: None unless a limit is HARD or there is a balance.
+    """
 
     picos: int
     least_picos: int = 0
@@ -52,7 +55,7 @@ class _Amount(NamedTuple):
 
 
 class AdmitSpend:
-    """Asks limits and spend limits for a call that both may bind."""
+    """Asks limits, and spend limits and the balance, for a call that both may bind."""
 
     def __init__(self, parts: Parts, ulids: Ulids, slices: Slices) -> None:
         self._slices = slices
@@ -68,8 +71,8 @@ class AdmitSpend:
     ) -> tuple[Taken | LimitHit, SpendTaken | None]:
         """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
 
-        A refusal by limits comes before one by spend limits, which raises. Sets the `x-ratelimit-*` lines of a call
-        that limits admit, and the output cap that was granted.
+        A refusal by limits comes first. One by spend limits or the balance raises. Sets the `x-ratelimit-*` lines of a
+        call that limits admit, and the output cap that was granted.
         """
         route = context.route
         assert route is not None  # else `route` has raised
@@ -95,7 +98,7 @@ class AdmitSpend:
             context.rate_limit_lines = answer.lines
             reply = await spend_question
             if not isinstance(reply, SpendTaken):
-                raise self._refusal(context, reply)
+                raise self._refusal(context, reply, amount.least_picos)
             if amount.bound is not None:
                 _cap(context, amount.bound, reply.picos)
             reserved = reply
@@ -143,15 +146,21 @@ class AdmitSpend:
                 raise above_limit_refusal(least_picos, each.limit)
         return _Amount(bound.whole_picos, least_picos, bound)
 
-    def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable) -> Exception:
+    def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:
         """The refusal of a call that limits admit. A decision that is unavailable is counted where it is caught."""
         if isinstance(reply, SpendUnavailable):
             return CountersUnavailableError()
-        unit = reply.bound.limit.unit.value
-        self._meters.limit_decision(("refused", SPEND, unit))
-        if reply.is_spent:
-            place = (context.workspace_id, reply.bound.counting_group)
-            self._meters.limit_reached(ReachedLimit(*place, slug="", type="", unit=unit))
+        bound = reply.bound
+        is_reached = reply.is_spent
+        if isinstance(bound, BalanceBound):
+            kind, unit, group = (BALANCE, "", bound.group_id)
+            # A call above all that was ever paid in says nothing of what is left.
+            is_reached &= least_picos <= picos_of_amount(bound.balance.deposited)
+        else:
+            kind, unit, group = (SPEND, bound.limit.unit.value, bound.counting_group)
+        self._meters.limit_decision(("refused", kind, unit))
+        if is_reached:
+            self._meters.limit_reached(ReachedLimit(context.workspace_id, group, slug="", type="", unit=unit))
         return spend_refusal(reply)
 
 

@@ -13,6 +13,7 @@ from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, WorkspaceRow
+from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
 from proxy.accounting.slug_prices import SlugPrices
@@ -177,6 +178,12 @@ class FakeDirectory:
     def limit_spend(self, *limits: SpendLimit) -> None:
         """Set the spend limits of group `g1`."""
         plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [limits], [None])
+        assert plan is not None
+        self.spend["g1"] = plan
+
+    def prepay(self, balance: Balance, *limits: SpendLimit) -> None:
+        """Set the spend limits of group `g1`, and the balance of a group above it, `g0`."""
+        plan = spend_plan(["g1", "g0"], Enforcement.INDEPENDENT, [limits, ()], [None, balance])
         assert plan is not None
         self.spend["g1"] = plan
 

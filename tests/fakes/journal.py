@@ -40,6 +40,7 @@ class OpenedCall:
     estimate: Estimate
     reservations: tuple[Reservation, ...] = ()
     group_path: str = ""
+    balance_group: str = ""
 
     @property
     def record(self) -> bytes:
@@ -50,6 +51,7 @@ class OpenedCall:
             self.api_key_prefix,
             self.model_slug,
             self.group_path,
+            self.balance_group,
         )
         start = event_start(
             idempotency_key=self.event_key,

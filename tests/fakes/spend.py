@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from policy.limits.windows import until_end_ms
-from policy.spend.effective import SpendPlan
+from policy.spend.effective import SpendBound, SpendPlan
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendBook
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 
@@ -76,9 +76,12 @@ class FakeSpend:
             book.release(event_key)
             return SpendUnavailable("nobody counts, or this machine is not known")
         if admission is not None and admission.refused_by:
-            bound = plan.bounds[admission.refused_by - 1]
+            bounds = plan.bounds if plan.balance is None else (*plan.bounds, plan.balance)
+            bound = bounds[admission.refused_by - 1]
             is_spent = admission.wait_ms > 0
-            wait_ms = admission.wait_ms if is_spent else min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
+            wait_ms = admission.wait_ms or GUESS_MS
+            if not is_spent and isinstance(bound, SpendBound):
+                wait_ms = min(GUESS_MS, until_end_ms(bound.limit.unit, at_ms))
             return SpendHit(bound, wait_ms, is_spent=is_spent)
         self.takes.append(event_key)
         is_counted = admission is not None

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from policy.billing import MAX_COUNT, BillingEvent, Tokens, events_from_wires
+from policy.billing import MAX_COUNT, BillingEvent, Payer, Tokens, events_from_wires, payer_members
 
 EVENT = BillingEvent(
     idempotency_key="01J",
@@ -49,6 +49,7 @@ FURTHER: list[dict[str, Any]] = [
     {"source": "REPORTED"},
     {"source": "COUNTED", "service_tier": "flex"},
     {"source": "REPORTED", "details": [1, 2, 3, 4, 5, 6, 7, 8], "group_path": "g0/g/", "is_count": True},
+    {"source": "REPORTED", "group_path": "g0/g/", "balance_group": "g0"},
 ]
 
 
@@ -59,8 +60,16 @@ def test_what_else_a_call_cost_survives_a_round_trip(further: dict[str, Any]) ->
     assert events_from_wires([WIRE, WIRE | further]) == [EVENT, event]
 
 
+def test_events_of_one_payer_with_and_without_a_balance_differ_in_that_alone() -> None:
+    payer = Payer("w", "g", "e", "tg_k", "acme/chat", "g0/g/")
+    without = orjson.loads(b"{%b}" % payer_members(payer))
+    assert "balance_group" not in without, "an event of a call that draws from none is as before"
+    drawing = payer._replace(balance_group="g0")
+    assert orjson.loads(b"{%b}" % payer_members(drawing)) == without | {"balance_group": "g0"}
+
+
 def test_an_event_of_an_older_proxy_has_no_details_and_costs_a_call() -> None:
-    assert EVENT.source is None
+    assert (EVENT.source, EVENT.balance_group) == (None, "")
     assert EVENT._replace(status=500).is_charged
     assert EVENT._replace(source="REPORTED").is_charged
     assert not EVENT._replace(source="REPORTED", status=400).is_charged
@@ -102,6 +111,8 @@ WRONG: list[tuple[str, Any]] = [
     ("details", 7),
     ("service_tier", None),
     ("group_path", 1),
+    ("balance_group", None),
+    ("balance_group", ["g0"]),
     ("source", "GUESSED"),
     ("source", []),
 ]

@@ -203,11 +203,14 @@ def test_data_flag_overrides_the_environment(tmp_path: Path, replica: PolicyRepl
     assert result.exit_code == 0
 
 
-def test_key_shows_the_spend_limits_up_its_tree(tmp_path: Path, replica: PolicyReplica) -> None:
+def test_key_shows_the_spend_limits_and_the_balance_up_its_tree(tmp_path: Path, replica: PolicyReplica) -> None:
     root = group("root", None, Enforcement.CASCADING)
     assert root.body is not None
     root.body["spend_limits"] = [{"unit": "DAY", "amount": "5.00", "currency": "EUR", "enforcement": "SOFT"}]
+    root.body["balance"] = {"currency": "EUR", "deposited": "20.00"}
     update = replica.begin_update(reset=False)
     update.add([root])
     update.commit(ReplicaVersion("e1", 8))
-    assert "over all slugs at most 5.00 EUR per DAY (SOFT), set by root\n" in show(tmp_path, "--key-prefix", "tg_leaf")
+    lines = show(tmp_path, "--key-prefix", "tg_leaf")
+    assert "over all slugs at most 5.00 EUR per DAY (SOFT), set by root\n" in lines
+    assert "draws from the balance of root, into which 20.00 EUR was paid in all\n" in lines

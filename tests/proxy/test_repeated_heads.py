@@ -1,7 +1,8 @@
 """Values kept for repeated heads (`HeadFacts`, `Shape`) must not outlive the policy that they were made under."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
+from decimal import Decimal
 from hashlib import sha256
 
 import orjson
@@ -10,11 +11,15 @@ import pytest
 from policy.credentials import KeyKind
 from policy.endpoints import Target
 from policy.snapshot import KeyRow, Row, WorkspaceRow
+from policy.spend.balances import Balance
+from policy.spend.effective import SpendPlan
 from proxy.accounting.journal_records import Kind, frames
+from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.dialects.middle.sealing import MARK
 from proxy.directory_values import Shape
 from proxy.edges.http.connection import Connection
 from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.redis.spend.redis_spend import RedisSpend
 from proxy.records.head_facts import HeadFacts
 from tests.fakes.seals import seal
 from tests.proxy.budget.canned_wires import CannedCaller
@@ -28,6 +33,7 @@ from tests.proxy.budget.canned_worker import (
     endpoint_row,
     group_row,
     key_row,
+    price_row,
     secret_row,
 )
 
@@ -60,9 +66,19 @@ class Scene:
     @property
     def payers(self) -> list[str]:
         """The external entities of all calls so far, in order."""
+        return [event["external_entity_id"] for event in self._opened]
+
+    @property
+    def balances(self) -> list[str]:
+        """The groups from whose balances all calls so far draw, in order; "" for those that draw from none."""
+        return [event.get("balance_group", "") for event in self._opened]
+
+    @property
+    def _opened(self) -> list[dict[str, str]]:
+        """The first halves of all calls' events."""
         segment = min(self.worker.journal_directory.glob("*/*.journal"))
         opened = (payload for kind, payload, _ in frames(segment.read_bytes()) if kind is Kind.OPEN)
-        return [orjson.loads(payload.partition(b"\n")[0] + b"}")["external_entity_id"] for payload in opened]
+        return [orjson.loads(payload.partition(b"\n")[0] + b"}") for payload in opened]
 
     @property
     def upstream_body(self) -> dict[str, object]:
@@ -167,6 +183,34 @@ def test_who_pays_follows_a_change_between_the_look_ups_of_key_and_route(
     monkeypatch.setattr(SnapshotDirectory, "shape", changed)
     assert [scene.call() for _ in range(4)] == [200] * 4
     assert scene.payers[-5:] == ["customer-2", "customer-2", "renamed", "renamed", "renamed"]
+
+
+def test_call_draws_from_the_balance_of_now(scene: Scene) -> None:
+    scene.worker.publish(price_row(input="3", output="15", tiers={}))
+    balance = Balance("EUR", Decimal(100))
+    changes = ((0, balance), (1, balance), (1, Balance("EUR", Decimal(200))), (1, None), (0, None))
+    for level, changed in changes:
+        scene.worker.publish(group_row(level, f"customer-{level}", balance=changed))
+        assert [scene.call() for _ in range(2)] == [200] * 2
+    assert scene.balances[-10:] == ["grp_0"] * 2 + ["grp_1"] * 4 + ["grp_0"] * 2 + [""] * 2
+
+
+def test_call_draws_from_the_balance_that_it_has_reserved_in(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A nearer group gets a balance while the call is between its look-up and its dispatch."""
+    scene.worker.publish(price_row(input="3", output="15", tiers={}))
+    scene.worker.publish(group_row(0, "customer-0", balance=Balance("EUR", Decimal(100))))
+    ask = RedisSpend.ask
+
+    def changed(
+        spend: RedisSpend, plan: SpendPlan, event_key: str, picos: int, least: int = 0
+    ) -> Awaitable[SpendTaken | SpendHit | SpendUnavailable]:
+        monkeypatch.undo()
+        scene.worker.publish(group_row(1, "customer-1", balance=Balance("EUR", Decimal(100))))
+        return ask(spend, plan, event_key, picos, least)
+
+    monkeypatch.setattr(RedisSpend, "ask", changed)
+    assert [scene.call() for _ in range(3)] == [200] * 3
+    assert scene.balances[-3:] == ["grp_0", "grp_1", "grp_1"]
 
 
 def test_another_key_with_the_same_head_is_unknown(scene: Scene) -> None:

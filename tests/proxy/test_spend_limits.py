@@ -142,7 +142,7 @@ async def test_slug_without_a_price_in_the_currency_is_refused_before_all_limits
     if currency:
         rig.directory.price("3", "15", currency=currency)
     outgoing = await rig.serve(asking())
-    message = f"{SLUG} has no price in EUR, and a spend limit binds; ask the operator to set one"
+    message = f"{SLUG} has no price in EUR, and a spend limit or prepaid balance binds; ask the operator to set one"
     assert (outgoing.status, outgoing.json) == (402, {"error": message, "error_code": "UNPRICED"})
     assert not rig.spend.takes
 

@@ -110,7 +110,7 @@ class WorkerMetrics:
             self._count()
 
     def limit_reached(self, limit: ReachedLimit) -> None:
-        """Note a usage limit whose use leaves no room. It is sent with the decision that it refused a call."""
+        """Note a limit or balance whose use leaves no room. It is sent with the decision that it refused a call."""
         self._reached[limit] = None
 
     def usage_not_reported(self, reason: str) -> None:
@@ -121,7 +121,7 @@ class WorkerMetrics:
         self._overrun_tokens += tokens
 
     def spend_overrun(self) -> None:
-        """Count a call that cost more than a HARD spend limit reserved, as its provider reported."""
+        """Count a call that cost more than a HARD spend limit or balance reserved, as its provider reported."""
         self._spend_overruns += 1
 
     def redis_clock_stepped(self, server: str, by_ms: int) -> None:

@@ -38,9 +38,16 @@ NEWER: dict[str, Callable[[Wire], None]] = {
     "an amount that is no text": lambda body: body.update(spend_limits=[spend_limit(amount=5)]),
     "two spend limits of a unit": lambda body: body.update(spend_limits=[spend_limit(), spend_limit()]),
     "spend limits that are no list": lambda body: body.update(spend_limits={"DAY": 5}),
+    "a member of a balance": lambda body: body.update(balance(expires_at=1)),
+    "a deposit that is no text": lambda body: body.update(balance(deposited=5)),
+    "a balance that is a list": lambda body: body.update(balance=[]),
     "an enforcement": lambda body: body.update(enforcement="SHARED"),
     "no list of models": lambda body: body.update(models={"acme/a": {}}),
 }
+
+
+def balance(**members: Any) -> Wire:
+    return {"balance": {"currency": "EUR", "deposited": "5.00"} | members}
 
 
 def newer(change: Callable[[Wire], None], id: str = "g") -> Row:

@@ -7,7 +7,8 @@ import pytest
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.snapshot import Row
-from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.balances import Balance, balance_to_wire
+from policy.spend.effective import BalanceBound, SpendBound, SpendPlan
 from policy.spend.limits import SpendLimit, spend_limit_to_wire
 from proxy.errors import PolicyUnavailableError
 from tests.contracts.policy.test_replica import World, endpoint, group, key, workspace
@@ -15,7 +16,15 @@ from tests.contracts.policy.test_replica import world as world  # the fixture
 
 DAY_5 = SpendLimit(Unit.DAY, Decimal(5), "EUR")
 DAY_9 = SpendLimit(Unit.DAY, Decimal(9), "EUR")
+BALANCE = Balance("EUR", Decimal(7))
 MONTH_50 = SpendLimit(Unit.MONTH, Decimal(50), "EUR")
+
+
+def prepaid(row: Row, balance: Balance = BALANCE) -> Row:
+    """The row of a group with a balance."""
+    assert row.body is not None
+    row.body["balance"] = balance_to_wire(balance)
+    return row
 
 
 def spending(
@@ -134,5 +143,42 @@ def test_two_currencies_in_a_tree_are_refused(world: World) -> None:
     """Control allows one. Which amounts would count is unknown."""
     dollars = SpendLimit(Unit.DAY, Decimal(5), "USD")
     publish(world, spending("root", None, dollars), spending("leaf", "root", DAY_5))
+    with pytest.raises(PolicyUnavailableError):
+        world.directory.key_holder("d")
+
+
+@pytest.mark.parametrize("mode", Enforcement)
+def test_group_draws_from_the_nearest_balance_up_its_path(world: World, mode: Enforcement) -> None:
+    root = prepaid(spending("root", None, DAY_9, mode=mode), Balance("EUR", Decimal(100)))
+    mid = prepaid(spending("mid", "root", mode=mode))
+    publish(world, root, mid, spending("leaf", "mid", mode=mode))
+    current = plan(world)
+    assert current is not None
+    assert current.balance == BalanceBound(BALANCE, "mid")
+    assert current.groups == (("leaf", "mid", "root") if mode is Enforcement.CASCADING else ("leaf",)) + ("mid*",)
+    assert current.is_hard
+
+
+def test_balance_alone_makes_a_plan(world: World) -> None:
+    publish(world, prepaid(spending("root", None)), spending("leaf", "root"))
+    assert plan(world) == SpendPlan(
+        "leaf", "tg:{root|group}", ("leaf", "root", "root*"), "EUR", (), BalanceBound(BALANCE, "root")
+    )
+
+
+@pytest.mark.parametrize("changed", ["root", "leaf"])
+def test_each_change_of_a_balance_is_seen_on_the_next_lookup(world: World, changed: str) -> None:
+    publish(world, spending("root", None), spending("leaf", "root"))
+    assert plan(world) is None
+    for balance in (BALANCE, Balance("EUR", Decimal(99)), None, BALANCE):
+        row = spending(changed, None if changed == "root" else "root")
+        world.publish(row if balance is None else prepaid(row, balance))
+        current = plan(world)
+        bound = None if current is None else current.balance
+        assert bound == (None if balance is None else BalanceBound(balance, changed))
+
+
+def test_balance_in_another_currency_than_the_trees_limits_is_refused(world: World) -> None:
+    publish(world, prepaid(spending("root", None), Balance("USD", Decimal(7))), spending("leaf", "root", DAY_5))
     with pytest.raises(PolicyUnavailableError):
         world.directory.key_holder("d")

@@ -163,6 +163,15 @@ def test_orphan_has_the_details_of_its_last_progress() -> None:
     assert (wire["details"], wire["service_tier"]) == ([50, 20, 0, 0, 0, 0, 0, 0], "priority")
 
 
+def test_ended_and_dead_workers_calls_draw_from_the_balance_that_they_reserved_in() -> None:
+    ledger = Ledger()
+    records = [replace(call(number), balance_group="grp_top").record for number in (1, 2)]
+    (ended,) = read(ledger, *records, call(3).record, end(1).record)
+    orphans = Ledger.from_wire(orjson.loads(orjson.dumps(ledger.to_wire()))).orphans()
+    assert [wire_of(each).get("balance_group") for each in (ended, *orphans)] == ["grp_top", "grp_top", None]
+    assert event_of(orphans[0]).balance_group == "grp_top"
+
+
 def test_records_of_a_worker_without_details_are_read() -> None:
     """Events of such a worker have no source. It wrote the ends of calls and their progress without further members."""
     ledger = Ledger()

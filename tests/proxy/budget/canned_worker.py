@@ -25,6 +25,7 @@ from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, PriceRow, Row, SecretRow, WorkspaceRow, group_to_wire
+from policy.spend.balances import Balance, balance_to_wire
 from policy.spend.limits import SpendLimit, spend_limit_to_wire
 from proxy.accounting.output_estimates import OutputEstimates
 from proxy.dialects.middle.sealing import SealKeys
@@ -119,13 +120,17 @@ def key_row(group_id: str = "grp_2") -> Row:
     return Row("key", key.digest, 1, key.to_wire())
 
 
-def group_row(level: int, entity: str, *spend_limits: SpendLimit) -> Row:
+def group_row(level: int, entity: str, *spend_limits: SpendLimit, balance: Balance | None = None) -> Row:
     """One of three groups, each below the one before, with four limits. The lowest one has the callers' key."""
     limits = (Limit(LimitType.REQUEST, Unit.MINUTE, 10**9), Limit(LimitType.TOKEN, Unit.MINUTE, 10**12))
     day = (Limit(LimitType.REQUEST, Unit.DAY, 10**9), Limit(LimitType.TOKEN, Unit.DAY, 10**12))
     above = f"grp_{level - 1}" if level else None
     group = Group(f"grp_{level}", "ws_1", above, entity, Enforcement.CASCADING, (SlugLimits(SLUG, limits, day),))
-    spending = {"spend_limits": list(map(spend_limit_to_wire, spend_limits))} if spend_limits else {}
+    spending: dict[str, Any] = {}
+    if spend_limits:
+        spending["spend_limits"] = list(map(spend_limit_to_wire, spend_limits))
+    if balance is not None:
+        spending["balance"] = balance_to_wire(balance)
     return Row("group", group.id, 1, group_to_wire(group) | spending)
 
 

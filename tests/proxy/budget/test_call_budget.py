@@ -6,6 +6,7 @@ import pytest
 
 from policy.limits.kinds import Unit
 from policy.snapshot import Row
+from policy.spend.balances import Balance
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from tests.proxy.budget.canned_worker import ANSWER, CALLERS, REQUEST, SLUG, canned_worker, group_row, price_row
 from tests.proxy.budget.counting import check, report, spent_per_call
@@ -17,6 +18,11 @@ def spending_rows(enforcement: SpendEnforcement) -> tuple[Row, Row]:
     """A price, and a spend limit of the callers' group."""
     limit = SpendLimit(Unit.DAY, Decimal(10**9), "EUR", enforcement)
     return PRICE, group_row(2, "customer-2", limit)
+
+
+def prepaid_rows() -> tuple[Row, Row]:
+    """A price, and the balance of a group above the callers', from which they draw."""
+    return PRICE, group_row(0, "customer-0", balance=Balance("EUR", Decimal(10**9)))
 
 
 def test_canned_call_is_a_governed_call() -> None:
@@ -53,4 +59,17 @@ def test_call_with_a_soft_spend_limit_stays_within_its_budget() -> None:
 
 def test_call_with_a_hard_spend_limit_stays_within_its_budget() -> None:
     rows = spending_rows(SpendEnforcement.HARD)
+    check(lambda: spent_per_call(REQUEST, *rows), report, calls=165.0, c_calls=262.0, bytecodes=7_050)
+
+
+def test_canned_call_that_draws_from_a_balance_is_counted_by_it() -> None:
+    with canned_worker() as (runner, worker):
+        worker.publish(*prepaid_rows())
+        callers = runner.run(worker.serve(4))
+        assert worker.loop.redis.spend_takes == CALLERS * 4
+    assert all(answer.startswith(b"HTTP/1.1 200") for caller in callers for answer in caller.answers)
+
+
+def test_call_that_draws_from_a_balance_stays_within_its_budget() -> None:
+    rows = prepaid_rows()
     check(lambda: spent_per_call(REQUEST, *rows), report, calls=165.0, c_calls=262.0, bytecodes=7_050)

@@ -11,7 +11,14 @@ from typing import Any
 
 import orjson
 
-from policy.snapshot import RowKind, Wire, group_node_from_wire, group_spend_from_wire, limits_from_wire
+from policy.snapshot import (
+    RowKind,
+    Wire,
+    group_balance_from_wire,
+    group_node_from_wire,
+    group_spend_from_wire,
+    limits_from_wire,
+)
 from proxy.edges.policy.replica_rows import Name
 from proxy.edges.policy.supervisor import row_tables
 from proxy.edges.policy.supervisor.row_tables import EncodedRow
@@ -55,6 +62,7 @@ def parts_of(id: str, body: Wire | None) -> GroupParts:
     try:
         group_node_from_wire(id, node)
         group_spend_from_wire(node)
+        group_balance_from_wire(node)
         for place, entry in enumerate(body["models"]):
             limits_from_wire(entry)
             limits = {name: value for name, value in entry.items() if name != "slug"}

@@ -25,7 +25,7 @@ from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
 PROVIDER_OVERRUN = "provider"
-"""The reason of an overrun of HARD spend limits that proxies see. Control counts the others."""
+"""The reason of an overrun of HARD spend limits or balances that proxies see. Control counts the others."""
 
 QUIET_S = 300.0
 """The time without calls after which a slug's series may be removed: longer than any scrape interval."""
@@ -164,7 +164,7 @@ class MetricTotals(Collector):
         yield _counter("tollgate_local_limit_decisions", about, [], {(): self._decided_alone})
         about = "Tokens of calls beyond what they were taken to cost at most when they were admitted"
         yield _counter("tollgate_reservation_overrun_tokens", about, [], {(): self._overrun_tokens})
-        about = "Calls that cost more than hard spend limits had reserved for them, by the reason"
+        about = "Calls that cost more than hard spend limits or balances had reserved for them, by the reason"
         yield _counter("tollgate_spend_overrun", about, ["reason"], {(PROVIDER_OVERRUN,): self._spend_overruns})
         for key, (name, about, bounds) in _HISTOGRAMS.items():
             counts, total = self._histograms[key]

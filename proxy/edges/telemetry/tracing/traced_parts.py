@@ -10,10 +10,10 @@ from opentelemetry.trace import Span, Tracer
 from policy.endpoints import Target
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
-from policy.spend.effective import SpendPlan
+from policy.spend.effective import BalanceBound, SpendPlan
 from proxy.accounting.journaled_call import GoOn, JournaledCall, UnwrittenRecord
 from proxy.accounting.request_report import RequestReport
-from proxy.accounting.reservations import SPEND, LimitHit, Taken
+from proxy.accounting.reservations import BALANCE, SPEND, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.capacity.call_load import Load
 from proxy.dialects.dialect_attempt import DialectAttempt
@@ -119,7 +119,10 @@ def _end_spend(span: Span, question: Future[SpendAnswer]) -> None:
 
 def _spend_outcome(answer: SpendAnswer) -> Mapping[str, str]:
     if isinstance(answer, SpendHit):
-        unit = answer.bound.limit.unit.value
+        bound = answer.bound
+        if isinstance(bound, BalanceBound):
+            return {"tollgate.limit.outcome": "refused", "tollgate.limit.type": BALANCE}
+        unit = bound.limit.unit.value
         return {"tollgate.limit.outcome": "refused", "tollgate.limit.type": SPEND, "tollgate.limit.unit": unit}
     return {"tollgate.limit.outcome": "admitted" if isinstance(answer, SpendTaken) else "unavailable"}
 
