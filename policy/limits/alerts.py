@@ -43,8 +43,7 @@ class PastAlert(NamedTuple):
 class ReachedLimit(NamedTuple):
     """A DAY or MONTH limit whose use leaves no room, and which has refused a call. The group: whose counters count it.
 
-    A spend limit, which holds for all slugs together, has "" for slug and type. A prepaid balance has "" for the unit,
-    too: what is drawn leaves no room for a call.
+    A spend limit, which holds for all slugs together, has "" for slug and type; a balance has "" for the unit, too.
     Proxies report it to control, with the names of these members.
     """
 
