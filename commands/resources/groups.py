@@ -173,8 +173,8 @@ def delete(group: str, forfeit: bool, is_sure: bool, connection: Connection) -> 
     """Delete a group, all groups below it and all their keys."""
     item = connection.run(lambda client: names.group(client, group))
     external_id = item["metadata"]["external_entity_id"]
-    lost = ", their keys and the credit of their balances" if forfeit else " and all their keys"
-    ask_before(f"group {external_id} ({item['id']}), all groups below it{lost}", is_sure)
+    credit = ", their keys and the credit of their balances" if forfeit else " and all their keys"
+    ask_before(f"group {external_id} ({item['id']}), all groups below it{credit}", is_sure)
     query = {"forfeit": "true"} if forfeit else {}
     deleted = path("gateway", "groups", item["id"])
     print_answer(connection, connection.run(lambda client: client.call("DELETE", deleted, **query)))

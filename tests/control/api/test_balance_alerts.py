@@ -10,14 +10,14 @@ from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import select
 
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
 from control.edges.sql.group_rows import load_records, update_group
-from control.edges.sql.spend.tables import balance_credits
+from control.edges.sql.spend.balance_rows import insert_credit
 from control.edges.sql.tables import webhook_deliveries
 from control.errors import SpendNotCountedError
-from control.records.ids import new_id
+from control.records.balances import CreditRecord
 from control.records.spend import BalanceReading, SpendReading
 from control.records.usage import Meter, Used
 from control.resources.alerts.looks import FigureSources, look_at
@@ -94,8 +94,9 @@ class Scene:
             deposited = Decimal(0) if record.balance is None else record.balance.deposited
             balance = Balance("EUR", deposited + max(Decimal(amount), Decimal(0)))
             await update_group(tx, replace(record, balance=balance))
-            row = {"key": new_id("crd"), "group_id": group, "reference": f"{self._numbers}", "amount": amount}
-            await tx.conn.execute(insert(balance_credits).values(**row, timestamp_ms=at_ms or self._numbers))
+            name = f"{self._numbers}"
+            credit = CreditRecord(name, group, name, Decimal(amount), note=None, timestamp_ms=at_ms or self._numbers)
+            await insert_credit(tx, credit)
 
     async def look(self, *groups: str) -> list[tuple[str, int]]:
         """Look at the groups; the types and percents that are told."""

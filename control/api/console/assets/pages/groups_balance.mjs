@@ -68,15 +68,8 @@ export function drawBalance(group, ancestors) {
   return h("section", {}, place, h("p.actions", {}, actionButton("Add a credit", credit)));
 }
 
-/** Whether the group has a balance of its own. */
-async function hasBalance(group) {
-  try {
-    return (await read(`${pathOf(group)}/entries`, { limit: 1 })).items.length > 0;
-  } catch (error) {
-    if (error.status === 404) return false;
-    throw error;
-  }
-}
+/** Whether the group has a balance of its own: its first credit is an entry. */
+const hasBalance = async (group) => (await read(`${pathOf(group)}/entries`, { limit: 1 })).items.length > 0;
 
 /** What to say of a group without a balance: which one its calls draw from, if any. */
 async function drawnInstead(ancestors) {
