@@ -67,9 +67,9 @@ def balance_figures(
         reading = readings[group.id]
         top_up = top_ups[group.id]
         deposited = units_of(balance.deposited)
-        # Told late, it may be of a call before the top-up.
+        # Told late, it may be of a call before the top-up, which has left much.
         may_be_older = group.id in refused_ms and refused_ms[group.id] < top_up.at_ms + LATE_REFUSAL_MS
-        is_untouched = reading.drawn <= deposited - units_of(top_up.amount)
+        is_half_left = 2 * (deposited - reading.drawn) >= units_of(top_up.amount)
         figures[group.id] = LimitFigures(
             limit=BALANCE_LIMIT,
             percents=group.record.alert_percents,
@@ -77,7 +77,7 @@ def balance_figures(
             use=reading.drawn - units_of(top_up.withdrawn(reading.counted_ms)),
             window=ENDLESS,
             currency=balance.currency,
-            is_hard=not (may_be_older and is_untouched),
+            is_hard=not (may_be_older and is_half_left),
             deposited=deposited,
         )
     return figures

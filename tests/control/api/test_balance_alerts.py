@@ -218,7 +218,7 @@ async def test_top_up_during_a_look_leaves_the_group_for_the_next_one(scene: Sce
     assert await scene.spend(group, "16") == alerts(80)
 
 
-async def test_refusal_that_is_told_late_is_not_of_a_top_up_that_is_untouched(scene: Scene) -> None:
+async def test_refusal_that_is_told_late_is_not_of_a_top_up_that_has_much_left(scene: Scene) -> None:
     group = await scene.group("customer")
     await scene.credit(group, "10")
     await scene.refuse(group)
@@ -227,9 +227,9 @@ async def test_refusal_that_is_told_late_is_not_of_a_top_up_that_is_untouched(sc
         now_ms = await database_ms(conn)
     await scene.credit(group, "10", now_ms)
     await scene.refuse(group)
-    assert await scene.look(group) == []
+    assert await scene.spend(group, "15") == []
     await scene.refuse(group)
-    assert await scene.spend(group, "19.99") == EXHAUSTED
+    assert await scene.spend(group, "15.01") == EXHAUSTED
     assert await scene.count(limit_refusals) == 0
 
 
