@@ -495,7 +495,12 @@ def test_spend_of_a_group_is_printed(api: FakeApi) -> None:
 
 def test_balance_is_paid_into_and_printed(api: FakeApi) -> None:
     figures = {"currency": "EUR", "credited": "100.00", "spent": "12.50", "reserved": "0.00", "available": "87.50"}
-    credit: dict[str, Any] = {"type": "CREDIT", "amount": "100.00", "currency": "EUR", "timestamp": "2026-11-29T10:00:00.000Z"}
+    credit: dict[str, Any] = {
+        "type": "CREDIT",
+        "amount": "100.00",
+        "currency": "EUR",
+        "timestamp": "2026-11-29T10:00:00.000Z",
+    }
     credit |= {"reference": "INV-1", "note": "November", "slug": None, "calls": None}
     draw = credit | {
         "type": "DRAW",

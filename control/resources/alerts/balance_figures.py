@@ -6,16 +6,17 @@ A balance is watched if its group has percents, or if it has refused a call.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from control.edges.sql.alerts.top_ups import Withdrawn
+from control.edges.sql.alerts.top_ups import TopUp
 from control.errors import SpendNotCountedError
 from control.records.limits.alerts import BALANCE, ENDLESS, LimitFigures, WatchedGroup
 from control.records.spend import BalanceReading
 from policy.limits.alerts import LimitName
 from policy.prices import units_of
-from policy.spend.balances import Balance
 from policy.spend.spend_hash import spend_key
 
 BALANCE_LIMIT = LimitName(BALANCE, "", "", "")
+LATE_REFUSAL_MS = 15_000
+"""The time after a top-up in which proxies may tell of a refusal before it. They tell every five seconds."""
 
 
 class BalanceReader(Protocol):
@@ -48,29 +49,35 @@ async def balance_readings(
 
 
 def balance_figures(
-    groups: Sequence[WatchedGroup], readings: Mapping[str, BalanceReading], withdrawn: Mapping[str, Withdrawn]
+    groups: Sequence[WatchedGroup],
+    readings: Mapping[str, BalanceReading],
+    top_ups: Mapping[str, TopUp],
+    refused_ms: Mapping[str, int],
 ) -> dict[str, LimitFigures]:
     """The figures of each balance that was read.
 
-    `withdrawn`: of each, read after it. Then it has all withdrawals that the reading counts.
+    `top_ups`: read after it, so that all withdrawals which the reading counts are there. `refused_ms`: the time at
+    which proxies told that a balance has refused a call.
     """
     figures: dict[str, LimitFigures] = {}
     for group in groups:
         balance = group.record.balance
-        if balance is not None and group.id in readings and group.id in withdrawn:
-            figures[group.id] = _figures(group, balance, readings[group.id], withdrawn[group.id])
+        if balance is None or group.id not in readings or group.id not in top_ups:
+            continue
+        reading = readings[group.id]
+        top_up = top_ups[group.id]
+        deposited = units_of(balance.deposited)
+        # Told late, it may be of a call before the top-up, which has left much.
+        may_be_older = group.id in refused_ms and refused_ms[group.id] < top_up.at_ms + LATE_REFUSAL_MS
+        is_half_left = 2 * (deposited - reading.drawn) >= units_of(top_up.amount)
+        figures[group.id] = LimitFigures(
+            limit=BALANCE_LIMIT,
+            percents=group.record.alert_percents,
+            threshold=deposited - units_of(top_up.withdrawn(top_up.at_ms)),
+            use=reading.drawn - units_of(top_up.withdrawn(reading.counted_ms)),
+            window=ENDLESS,
+            currency=balance.currency,
+            is_hard=not (may_be_older and is_half_left),
+            deposited=deposited,
+        )
     return figures
-
-
-def _figures(group: WatchedGroup, balance: Balance, reading: BalanceReading, withdrawn: Withdrawn) -> LimitFigures:
-    deposited = units_of(balance.deposited)
-    return LimitFigures(
-        limit=BALANCE_LIMIT,
-        percents=group.record.alert_percents,
-        threshold=deposited - units_of(withdrawn.by(withdrawn.topped_up_ms)),
-        use=reading.drawn - units_of(withdrawn.by(reading.counted_ms)),
-        window=ENDLESS,
-        currency=balance.currency,
-        is_hard=True,
-        deposited=deposited,
-    )

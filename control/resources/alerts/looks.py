@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from control.edges.sql.alerts import rows
-from control.edges.sql.alerts.top_ups import withdrawn_of
+from control.edges.sql.alerts.top_ups import last_top_ups
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.group_rows import load_records, lock_root
 from control.edges.sql.store import Connection, Store, WriteTx
@@ -68,7 +68,8 @@ async def look_at(store: Store, sources: FigureSources, group_ids: Collection[st
     figures = await _figures(sources, groups, refused, moments)
     readings = await balance_readings(sources.balances, groups, refused)
     async with store.read() as conn:
-        balances = balance_figures(groups, readings, await withdrawn_of(conn, readings))
+        top_ups = await last_top_ups(conn, readings)
+        balances = balance_figures(groups, readings, top_ups, await rows.balance_refusals(conn, readings))
         for group_id, of_balance in balances.items():
             figures[group_id].append(of_balance)
         looks = [_Look(group, figures[group.id], refused[group.id]) for group in groups]

@@ -33,10 +33,10 @@ def run(balances: Any, entries: Any = None) -> tuple[int, int, list[Difference]]
 
 def later(*answers: Any) -> Any:
     """Give these answers, one after the other, and then the last one."""
-    left = list(answers)
+    remaining = list(answers)
 
     def answer(_body: Any, _query: Mapping[str, Any]) -> Any:
-        return left.pop(0) if len(left) > 1 else left[0]
+        return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return answer
 

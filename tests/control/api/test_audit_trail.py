@@ -54,6 +54,7 @@ AUDITED: dict[tuple[str, str], str] = {
     ("POST", f"{G}/groups/{{group_id}}/api_keys"): "key.mint",
     ("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}"): "key.revoke",
     ("POST", f"{G}/groups/{{group_id}}/usage_links"): "usage_link.create",
+    ("POST", f"{G}/groups/{{group_id}}/balance/credits"): "balance.credit",
     ("POST", "/v1/api_keys"): "key.mint",
     ("DELETE", "/v1/api_keys/{prefix}"): "key.revoke",
     ("POST", "/v1/secrets"): "secret.create",
@@ -137,7 +138,9 @@ async def walk_gateway(walk: Walk) -> None:
     key = await walk("POST", f"{G}/groups/{{group_id}}/api_keys", {"name": "laptop"}, **group)
     await walk("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", **group, prefix=key["prefix"])
     await walk("POST", f"{G}/groups/{{group_id}}/usage_links", {"frame_origins": ["https://portal.example"]}, **group)
-    await walk("DELETE", f"{G}/groups/{{group_id}}", **group)
+    paid_in = {"amount": "1", "currency": "EUR", "reference": "invoice-1"}
+    await walk("POST", f"{G}/groups/{{group_id}}/balance/credits", paid_in, **group)
+    await walk("DELETE", f"{G}/groups/{{group_id}}", query="?forfeit=true", **group)
     own = await walk("POST", "/v1/api_keys", {"type": "WORKSPACE_INVOKE"})
     await walk("DELETE", "/v1/api_keys/{prefix}", prefix=own["prefix"])
     (await walk.plane.get("/v1/async/webhook_secret")).ok()  # makes the first one
@@ -229,7 +232,8 @@ async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPla
     for events in events_by_request.values():
         (event,) = events
         verb = event["action"].partition(".")[2]
-        assert (event["before"] is None) == (verb in ("create", "mint", "test", "recreate", "begin_sessions")), event
+        is_new = verb in ("create", "mint", "credit", "test", "recreate", "begin_sessions")
+        assert (event["before"] is None) == is_new, event
         assert (event["after"] is None) == (verb in ("delete", "revoke")), event
 
 

@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import select
 
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
+from control.edges.sql.events.clock import database_ms
 from control.edges.sql.group_rows import load_records, update_group
 from control.edges.sql.spend.balance_rows import insert_credit
 from control.edges.sql.tables import webhook_deliveries
@@ -20,6 +21,7 @@ from control.errors import SpendNotCountedError
 from control.records.balances import CreditRecord
 from control.records.spend import BalanceReading, SpendReading
 from control.records.usage import Meter, Used
+from control.resources.alerts.balance_figures import LATE_REFUSAL_MS
 from control.resources.alerts.looks import FigureSources, look_at
 from control.resources.alerts.watch import AlertWatch
 from control.resources.traffic.figures import TrafficBatch, add_traffic
@@ -214,6 +216,33 @@ async def test_top_up_during_a_look_leaves_the_group_for_the_next_one(scene: Sce
     assert await scene.spend(group, "9") == []
     assert await scene.look(group) == []
     assert await scene.spend(group, "16") == alerts(80)
+
+
+async def test_refusal_that_is_told_late_is_not_of_a_top_up_that_has_much_left(scene: Scene) -> None:
+    group = await scene.group("customer")
+    await scene.credit(group, "10")
+    await scene.refuse(group)
+    assert await scene.spend(group, "10") == EXHAUSTED
+    async with scene.plane.store.read() as conn:
+        now_ms = await database_ms(conn)
+    await scene.credit(group, "10", now_ms)
+    await scene.refuse(group)
+    assert await scene.spend(group, "15") == []
+    await scene.refuse(group)
+    assert await scene.spend(group, "15.01") == EXHAUSTED
+    assert await scene.count(limit_refusals) == 0
+
+
+async def test_top_up_that_holds_no_call_is_exhausted_untouched(scene: Scene) -> None:
+    group = await scene.group("customer")
+    await scene.credit(group, "10")
+    await scene.refuse(group)
+    assert await scene.spend(group, "10") == EXHAUSTED
+    async with scene.plane.store.read() as conn:
+        now_ms = await database_ms(conn)
+    await scene.credit(group, "0.000000000001", now_ms - LATE_REFUSAL_MS)
+    await scene.refuse(group)
+    assert await scene.look(group) == EXHAUSTED
 
 
 async def test_top_up_of_less_than_was_withdrawn_can_be_exhausted_again(scene: Scene) -> None:

@@ -144,6 +144,14 @@ async def refused_limits(conn: Connection, group_ids: Collection[str]) -> dict[s
     return {id: frozenset(names) for id, names in limits.items()}
 
 
+async def balance_refusals(conn: Connection, group_ids: Collection[str]) -> dict[str, int]:
+    """The time (epoch ms) at which it was told that the balance of each of these groups has refused a call."""
+    table = limit_refusals.c
+    query = select(table.group_id, table.refused_at_ms).where(one_of(table.group_id, group_ids))
+    of_balances = query.where(table.slug == "", table.type == "", table.unit == "")
+    return {id: at_ms for id, at_ms in await conn.execute(of_balances)}  # noqa: C416 (a Row is no tuple)
+
+
 def _kind(slug: str, unit: str) -> str:
     """Return the kind of a limit that has refused. Spend limits and balances hold for all slugs together."""
     if slug:

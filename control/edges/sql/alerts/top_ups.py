@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, select
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.balance_rows import withdrawals_of
@@ -13,28 +13,33 @@ from control.edges.sql.store import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
-    """The time (epoch ms) of a balance's last credit above 0, and its withdrawals: time and amount, which is above 0.
+class TopUp:
+    """A balance's last credit above 0, its time (epoch ms), and all withdrawals: time and amount, which is above 0.
 
     A withdrawal's time is stamped as an event's: whether a hash counts it goes by that alone.
     """
 
-    topped_up_ms: int
+    at_ms: int
+    amount: Decimal
     withdrawals: tuple[tuple[int, Decimal], ...]
 
-    def by(self, at_ms: int) -> Decimal:
+    def withdrawn(self, through_ms: int) -> Decimal:
         """The sum of the withdrawals through this time."""
-        return sum((amount for since_ms, amount in self.withdrawals if since_ms <= at_ms), Decimal(0))
+        return sum((amount for at_ms, amount in self.withdrawals if at_ms <= through_ms), Decimal(0))
 
 
-async def withdrawn_of(conn: Connection, group_ids: Collection[str]) -> dict[str, Withdrawn]:
-    """Select the withdrawals of each of these groups that was credited something."""
+async def last_top_ups(conn: Connection, group_ids: Collection[str]) -> dict[str, TopUp]:
+    """Select the last top-up of each of these groups that was credited something."""
     if not group_ids:
         return {}
     table = balance_credits.c
-    last = select(table.group_id, func.max(table.timestamp_ms)).where(one_of(table.group_id, group_ids), ~IS_WITHDRAWAL)
-    times = {id: at_ms for id, at_ms in await conn.execute(last.group_by(table.group_id))}  # noqa: C416 (a Row)
-    withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in times}
-    for one in await withdrawals_of(conn, times):
+    last_ms = func.max(table.timestamp_ms).label("last_ms")
+    times = select(table.group_id, last_ms).where(one_of(table.group_id, group_ids), ~IS_WITHDRAWAL)
+    last = times.group_by(table.group_id).subquery()
+    is_last = and_(table.group_id == last.c.group_id, table.timestamp_ms == last.c.last_ms)
+    query = select(table.group_id, table.timestamp_ms, table.amount).join(last, is_last).where(~IS_WITHDRAWAL)
+    deposits = {id: (at_ms, Decimal(amount)) for id, at_ms, amount in await conn.execute(query)}
+    withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in deposits}
+    for one in await withdrawals_of(conn, deposits):
         withdrawals[one.group_id].append((one.timestamp_ms, -one.amount))
-    return {id: Withdrawn(at_ms, tuple(withdrawals[id])) for id, at_ms in times.items()}
+    return {id: TopUp(*deposit, tuple(withdrawals[id])) for id, deposit in deposits.items()}
