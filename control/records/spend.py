@@ -1,4 +1,4 @@
-"""The spend of groups, by limits in currency. Values only."""
+"""The spend of groups, by limits in currency, and their prepaid balances. Values only."""
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -221,3 +221,50 @@ class TreeReserves(NamedTuple):
     reserved: Mapping[str, int]
     spent_fields: Sequence[str]
     is_of_one_moment: bool = True
+
+
+class CreditRecord(NamedTuple):
+    """A credit of a group's balance, in the balance's currency. One below 0 is a withdrawal.
+
+    `key`: a ULID, that of a withdrawal's reservation. `reference`: the operator's name for it, one per group.
+    `timestamp_ms`: a withdrawal is counted by it, as an event is by its own.
+    """
+
+    key: str
+    group_id: str
+    reference: str
+    amount: Decimal
+    note: str | None
+    timestamp_ms: int
+
+    @property
+    def position(self) -> "EntryPosition":
+        return EntryPosition(self.timestamp_ms, 1, self.key)
+
+
+class HourDraws(NamedTuple):
+    """The draws of the calls through a slug in the UTC hour that starts at `hour_ms`. `units`: 10^-22 of the currency.
+
+    Calls that draw nothing are in none.
+    """
+
+    group_id: str
+    hour_ms: int
+    slug: str
+    calls: int
+    units: int
+
+    @property
+    def position(self) -> "EntryPosition":
+        return EntryPosition(self.hour_ms, 0, self.slug)
+
+
+class EntryPosition(NamedTuple):
+    """The place of an entry in the ledger. `is_credit`: 1, or 0 for a draw. `name`: a credit's key, a draw's slug."""
+
+    at_ms: int
+    is_credit: int
+    name: str
+
+
+Entry = CreditRecord | HourDraws

@@ -23,7 +23,7 @@ from control.api.protocol.schemas import (
     ResponseV1,
     TimeText,
 )
-from control.records.balances import CreditRecord, EntryPosition, HourDraws
+from control.records.spend import CreditRecord, EntryPosition, HourDraws
 from control.records.times import time_text
 from control.resources.spend import balances
 from control.resources.spend.balances import Ledger, ListedEntry, MadeCredit, NewCredit

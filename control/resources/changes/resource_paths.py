@@ -1,8 +1,8 @@
 """Names of resources in the audit trail: their paths below the management API."""
 
-from control.records.balances import CreditRecord
 from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord
 from control.records.policy import EndpointRecord, GroupRecord, KeyRecord, SecretRecord, WorkspaceRecord
+from control.records.spend import CreditRecord
 from control.records.training import JobRecord, ProjectRecord
 from control.records.webhooks import DeliveryRecord, WebhookRecord
 from policy.prices import Price, date_text

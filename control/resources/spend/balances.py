@@ -29,9 +29,8 @@ from control.errors import (
     UsageUnavailableError,
 )
 from control.records.audit import Change, Shown
-from control.records.balances import CreditRecord, Entry, EntryPosition
 from control.records.policy import GroupRecord
-from control.records.spend import Withdrawal
+from control.records.spend import CreditRecord, Entry, EntryPosition, Withdrawal
 from control.resources.changes.resource_paths import path_of
 from control.resources.policy_feed import check_balances_known_to_proxies
 from control.resources.spend.balance_source import BalanceSource

@@ -18,8 +18,7 @@ from control.edges.sql.group_rows import load_records, update_group
 from control.edges.sql.spend.balance_rows import insert_credit
 from control.edges.sql.tables import webhook_deliveries
 from control.errors import SpendNotCountedError
-from control.records.balances import CreditRecord
-from control.records.spend import BalanceReading, SpendReading
+from control.records.spend import BalanceReading, CreditRecord, SpendReading
 from control.records.usage import Meter, Used
 from control.resources.alerts.balance_figures import LATE_REFUSAL_MS
 from control.resources.alerts.looks import FigureSources, look_at

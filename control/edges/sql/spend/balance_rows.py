@@ -18,9 +18,8 @@ from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.tables import balance_credits, balance_draws, spend_rebuilds
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_BALANCE, groups
-from control.records.balances import CreditRecord, EntryPosition, HourDraws
 from control.records.policy import GroupRecord
-from control.records.spend import COMPLETE
+from control.records.spend import COMPLETE, CreditRecord, EntryPosition, HourDraws
 from policy.prices import amount_text, units_of
 from policy.spend.balances import Balance
 from policy.spend.spend_hash import LIMB

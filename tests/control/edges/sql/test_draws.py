@@ -12,7 +12,7 @@ from control.edges.sql import group_rows
 from control.edges.sql.spend.balance_rows import HOUR_MS, drawn_units, draws_before, keep_groups
 from control.edges.sql.store import Store
 from control.edges.sql.tables import events
-from control.records.balances import HourDraws
+from control.records.spend import HourDraws
 from control.resources.billing.prices import put_price
 from control.resources.groups import remove_group
 from control.resources.spend.draws import MAX_DRAW
