@@ -225,15 +225,15 @@ async def remove_group(
 async def _delete_ledgers(tx: WriteTx, record: GroupRecord, *, forfeit: bool) -> Shown:
     """Delete the ledgers of a subtree. Returns what is forfeited, for the audit trail."""
     balances = await balance_rows.lock_balances(tx, record)
-    left = {id: units for id, units in (await balance_rows.credit_left(tx.conn, balances)).items() if units > 0}
-    for id, units in left.items():
+    rest = {id: units for id, units in (await balance_rows.credit_left(tx.conn, balances)).items() if units > 0}
+    for id, units in rest.items():
         if not forfeit:
             raise GroupHasCreditError(id, amount_text(amount_of(units)), balances[id].currency)
     await balance_rows.delete_ledgers(tx, record)
-    if not left:
+    if not rest:
         return {}
-    currency = balances[next(iter(left))].currency  # a tree has one
-    return {"credit_forfeited": {"amount": amount_text(amount_of(sum(left.values()))), "currency": currency}}
+    currency = balances[next(iter(rest))].currency  # a tree has one
+    return {"credit_forfeited": {"amount": amount_text(amount_of(sum(rest.values()))), "currency": currency}}
 
 
 async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:

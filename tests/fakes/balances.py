@@ -18,7 +18,7 @@ class FakeBalances:
         self.withdrawals: dict[str, Withdrawal] = {}
         self.given_back: list[str] = []
         self.trouble: UsageUnavailableError | None = None
-        self.lost: UsageUnavailableError | None = None
+        self.late_trouble: UsageUnavailableError | None = None
 
     def count(self, through_ms: int) -> None:
         """Count all withdrawals that are reserved."""
@@ -38,12 +38,12 @@ class FakeBalances:
             return True
         group_id = withdrawal.group_id
         drawn = -(-self.drawn.get(group_id, 0) // UNITS_PER_PICO)
-        used = drawn + self._reserved(group_id) + picos_of_amount(withdrawal.amount)
-        if used > picos_of_amount(withdrawal.deposited):
+        total = drawn + self._reserved(group_id) + picos_of_amount(withdrawal.amount)
+        if total > picos_of_amount(withdrawal.deposited):
             return False
         self.withdrawals[withdrawal.key] = withdrawal
-        if self.lost is not None:
-            raise self.lost
+        if self.late_trouble is not None:
+            raise self.late_trouble
         return True
 
     async def give_back_withdrawal(self, tree_key: str, key: str) -> None:

@@ -122,18 +122,18 @@ async def _post_credit(request: ApiRequest) -> BalanceCreditV1:
     group_id = request.path["group_id"]
     ledger = Ledger(parts.store, parts.balances, parts.ingest.clock, parts.ingest.holdback_s)
     new = NewCredit(Decimal(body.amount), body.currency, body.reference, body.note)
-    made = await balances.credit_group(ledger, request.workspace_id, group_id, new)
+    credit = await balances.credit_group(ledger, request.workspace_id, group_id, new)
     parts.alerts.note([(request.workspace_id, group_id)])
-    return _credit(made)
+    return _credit(credit)
 
 
-def _credit(made: MadeCredit) -> BalanceCreditV1:
+def _credit(new: MadeCredit) -> BalanceCreditV1:
     return BalanceCreditV1(
-        amount=amount_text(made.credit.amount),
-        currency=made.currency,
-        reference=made.credit.reference,
-        note=made.credit.note,
-        timestamp=time_text(made.credit.timestamp_ms),
+        amount=amount_text(new.credit.amount),
+        currency=new.currency,
+        reference=new.credit.reference,
+        note=new.credit.note,
+        timestamp=time_text(new.credit.timestamp_ms),
     )
 
 

@@ -92,9 +92,9 @@ async def credit_group(ledger: Ledger, workspace_id: str, group_id: str, new: Ne
         earlier = await balance_rows.find_credit(tx.conn, group_id, new.reference)
         if earlier is not None:
             return _same(earlier, record.balance, new)
-        made = await (_deposit if new.amount > 0 else _withdraw)(ledger, tx, record, new)
-        tx.audit(workspace_id, Change("balance.credit", path_of(made), None, shown_credit(made, new.currency)))
-        return MadeCredit(made, new.currency)
+        credit = await (_deposit if new.amount > 0 else _withdraw)(ledger, tx, record, new)
+        tx.audit(workspace_id, Change("balance.credit", path_of(credit), None, shown_credit(credit, new.currency)))
+        return MadeCredit(credit, new.currency)
 
     try:
         return await ledger.store.transact(work)
@@ -105,8 +105,8 @@ async def credit_group(ledger: Ledger, workspace_id: str, group_id: str, new: Ne
 
 def shown_credit(credit: CreditRecord, currency: str) -> Shown:
     """The credit for the audit trail."""
-    shown = {"reference": credit.reference, "amount": amount_text(credit.amount), "currency": currency}
-    return {**shown, "note": credit.note}
+    amount = {"amount": amount_text(credit.amount), "currency": currency}
+    return {"reference": credit.reference, **amount, "note": credit.note}
 
 
 def _same(earlier: CreditRecord, balance: Balance | None, new: NewCredit) -> MadeCredit:
@@ -240,7 +240,7 @@ class ListedEntry(NamedTuple):
 async def read_entries(
     store: Store, workspace_id: str, group_id: str, before: EntryPosition | None, limit: int
 ) -> Sequence[ListedEntry]:
-    """At most `limit` entries of the group's own balance behind `before`, latest first; none for one without a balance.
+    """The next entries of the group's own balance behind `before`, at most `limit`, latest first; none without one.
 
     A draw has the time at which its hour starts; a credit of the same millisecond is before it.
     """

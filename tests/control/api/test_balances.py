@@ -99,8 +99,8 @@ async def test_policy_has_what_was_paid_in(counted: ControlPlane) -> None:
     assert (await published_group(counted, group))["balance"] == {"currency": "EUR", "deposited": "15.00"}
     (await counted.patch(f"{PATH}/{group['id']}", {"metadata": {"name": "x"}})).ok()
     assert (await published_group(counted, group))["balance"]["deposited"] == "15.00", "other changes keep it"
-    shown = (await counted.get(f"{PATH}/{group['id']}")).ok()
-    assert "balance" not in shown
+    answer = (await counted.get(f"{PATH}/{group['id']}")).ok()
+    assert "balance" not in answer
 
 
 async def published_group(plane: ControlPlane, group: Json) -> Json:
@@ -114,8 +114,8 @@ async def test_a_credit_leaves_a_groups_owner_without_drift(counted: ControlPlan
     group = await counted.group("one")
     (await counted.patch(f"{PATH}/{group['id']}", {"managed_by": "file"})).ok()
     (await credit(counted, group, "10", "a")).ok()
-    shown = (await counted.get(f"{PATH}/{group['id']}")).ok()
-    assert shown["managed_by"]["drifted"] is False
+    answer = (await counted.get(f"{PATH}/{group['id']}")).ok()
+    assert answer["managed_by"]["drifted"] is False
 
 
 async def test_the_same_reference_is_the_same_credit(counted: ControlPlane, source: FakeBalances) -> None:
@@ -228,8 +228,8 @@ async def test_withdrawals_take_room_and_are_counted_once(counted: ControlPlane,
     (one,) = source.withdrawals.values()
     assert source.given_back == []
     figures = await balance_of(counted, group)
-    left = {"credited": "5.10", "spent": "3.0000000000000000000001", "reserved": "2.00"}
-    assert figures == left | {"currency": "EUR", "available": "0.0999999999999999999999"}
+    sums = {"credited": "5.10", "spent": "3.0000000000000000000001", "reserved": "2.00"}
+    assert figures == sums | {"currency": "EUR", "available": "0.0999999999999999999999"}
     async with counted.store.read() as conn:
         latest = (await credits_before(conn, group["id"], None, 1))[0]
     assert latest.key == one.key
@@ -253,12 +253,12 @@ async def test_a_withdrawal_that_fails_is_given_back(counted: ControlPlane, sour
     await complete(counted, group)
     (await credit(counted, group, "10", "a")).ok()
     for error in (UsageUnavailableError(), SpendNotCountedError()):
-        source.lost = error
+        source.late_trouble = error
         (await credit(counted, group, "-10", "w")).refused(503, "COUNTERS_UNAVAILABLE")
         assert source.withdrawals == {}
         assert len(source.given_back) == 1
         source.given_back.clear()
-    source.lost = None
+    source.late_trouble = None
     (await credit(counted, group, "-10", "w")).ok()
     assert (await balance_of(counted, group))["available"] == "0.00"
 

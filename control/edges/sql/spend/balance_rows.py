@@ -148,7 +148,7 @@ def _credit(row: Any) -> CreditRecord:
 async def credits_before(
     conn: Connection, group_id: str, before: EntryPosition | None, limit: int
 ) -> Sequence[CreditRecord]:
-    """At most `limit` credits of the group behind this entry, latest first."""
+    """The next credits of the group behind this entry, at most `limit`, latest first."""
     table = balance_credits.c
     query = select(balance_credits).where(table.group_id == group_id)
     if before is not None:
@@ -196,13 +196,13 @@ async def lock_balances(tx: WriteTx, record: GroupRecord) -> dict[str, Balance]:
 
 
 async def credit_left(conn: Connection, balances: dict[str, Balance]) -> dict[str, int]:
-    """The units that are left of each balance by the ledger: paid in, not withdrawn and not drawn."""
-    left = {id: units_of(balance.deposited) for id, balance in balances.items()}
+    """The units that remain of each balance by the ledger: paid in, not withdrawn and not drawn."""
+    rest = {id: units_of(balance.deposited) for id, balance in balances.items()}
     for withdrawal in await withdrawals_of(conn, balances):
-        left[withdrawal.group_id] += units_of(withdrawal.amount)
+        rest[withdrawal.group_id] += units_of(withdrawal.amount)
     for id, units in (await drawn_units(conn, balances)).items():
-        left[id] -= units
-    return left
+        rest[id] -= units
+    return rest
 
 
 async def delete_ledgers(tx: WriteTx, record: GroupRecord) -> None:

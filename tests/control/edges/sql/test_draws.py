@@ -1,4 +1,4 @@
-"""What calls draw from a balance is priced once, in the transaction that stores their events, on both databases."""
+"""Draws of calls from balances are priced once, in the transaction that stores their events, on both databases."""
 
 import asyncio
 from collections.abc import Mapping
@@ -135,7 +135,7 @@ async def test_a_call_draws_from_a_group_on_its_path_alone(plane: ControlPlane) 
 
 
 async def test_a_group_whose_first_credit_is_lost_still_counts_what_its_calls_draw(plane: ControlPlane) -> None:
-    """As after a restore of the database: the credit is posted again later."""
+    """A restore of the database does that: the credit is posted again later."""
     await set_price(plane, "2", "USD")
     group = await plane.group("one")
     ingest, _ = ingest_and_reader(plane.store)
@@ -178,8 +178,8 @@ async def test_a_group_is_not_deleted_while_its_calls_are_being_committed(plane:
     async with plane.store.write() as tx:
         assert (await keep_groups(tx, [group["id"], "grp_x"])).keys() == {group["id"]}
         removing = asyncio.create_task(remove_group(plane.store, None, plane.workspace_id, group["id"], forfeit=True))
-        done, _ = await asyncio.wait([removing], timeout=0.3)
-        assert not done
+        results, _ = await asyncio.wait([removing], timeout=0.3)
+        assert not results
     await removing
 
 

@@ -1,4 +1,4 @@
-"""What is drawn from balances, as the job counts it: equal to the ledger after each count, build and sweep.
+"""Draws from balances, as the job counts them: equal to the ledger after each count, build and sweep.
 
 See docs/reference/money.md#how-spend-is-counted.
 """
@@ -197,7 +197,7 @@ async def test_committed_withdrawals_have_a_time_as_events_have(prepaid: SpendWo
 
 
 async def test_sweep_keeps_what_is_drawn_as_long_as_the_group_exists(prepaid: SpendWorld) -> None:
-    """Also of a balance that is younger than what the sweep knows of its tree."""
+    """It does so of a balance, too, that is younger than what the sweep knows of its tree."""
     job = prepaid.job()
     await job.count_all()
     child = ids_of(prepaid, 2)[-1]

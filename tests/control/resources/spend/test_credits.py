@@ -88,8 +88,10 @@ async def count_later(world: SpendWorld, job: SpendCounting) -> None:
 
 
 async def test_withdrawals_at_once_take_no_more_than_there_is(cascading: SpendWorld, job: SpendCounting) -> None:
-    made = await asyncio.gather(*(credit(cascading, "-3", f"w{number}") for number in range(6)), return_exceptions=True)
-    assert sorted(type(one).__name__ for one in made) == ["MadeCredit"] * 3 + ["NotEnoughCreditError"] * 3
+    results = await asyncio.gather(
+        *(credit(cascading, "-3", f"w{number}") for number in range(6)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in results) == ["MadeCredit"] * 3 + ["NotEnoughCreditError"] * 3
     expected = BalanceFigures("EUR", Decimal(1), Decimal(0), Decimal(0), Decimal(1))
     assert await figures(cascading) == expected
     await count_later(cascading, job)
@@ -158,7 +160,7 @@ async def test_one_that_may_be_committed_is_not_given_back(
 
 
 async def test_redis_may_be_lost_within_a_withdrawal(cascading: SpendWorld, job: SpendCounting) -> None:
-    """Then the tree waits until it is committed, and has its reservation again before calls are admitted."""
+    """The tree then waits until it is committed, and has its reservation again before calls are admitted."""
     counting_jobs: list[asyncio.Task[None]] = []
 
     async def lose() -> None:

@@ -140,10 +140,10 @@ async def test_balance_from_which_more_is_drawn_than_was_paid_in(
     assert await looks.look() == [], "all of it"
     spend_more(monkeypatch)
     assert await looks.look(prices="others") == ["price"]
-    told = (
+    text = (
         f"drawn 5.0000000000000000000001 of the 5.00 EUR that were paid into the balance of group {looks.path[-1]}: a"
     )
-    assert told in caplog.text
+    assert text in caplog.text
     assert await looks.look(prices="more") == [], "once"
     await looks.world.deposit(looks.path[-1], "6")
     assert await looks.look(prices="others") == []
