@@ -200,10 +200,9 @@ def build(settings: Settings) -> web.Application:
         balances=spend,
         inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
     )
-    app[TERMINALS] = Terminals()
+    _add_terminals(app)
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
-    app.on_shutdown.append(terminal_sockets.close_terminals)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
     app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
@@ -213,6 +212,11 @@ def build(settings: Settings) -> web.Application:
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
+
+
+def _add_terminals(app: web.Application) -> None:
+    app[TERMINALS] = Terminals()
+    app.on_shutdown.append(terminal_sockets.close_terminals)
 
 
 def _add_routes(app: web.Application) -> None:

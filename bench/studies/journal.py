@@ -23,6 +23,7 @@ from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from control.records.events import EventWindow
+from control.resources.spend.draws import EventDraws
 from control.resources.webhook_messages import outbox
 from policy.billing import BillingEvent, Tokens
 from policy.limits.settlement import Estimate, Reservation
@@ -161,7 +162,7 @@ async def bench_ingest(name: str, url: str, events: int, server: PostgresServer 
             batches = iter(
                 [event(n, now_ms) for n in range(start, start + 1000)] for start in range(first, first + events, 1000)
             )
-            ingest = Ingest(store, 1e7, EventClock(), outbox)
+            ingest = Ingest(store, 1e7, EventClock(), EventDraws().price, outbox)
 
             async def send(batches: Iterator[list[BillingEvent]] = batches, ingest: Ingest = ingest) -> None:
                 for batch in batches:

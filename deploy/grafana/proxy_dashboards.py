@@ -94,7 +94,7 @@ PROXY = Dashboard(
                 panel(
                     "Refusals by limit",
                     "ops",
-                    "Calls that a limit refused (429), by its type and unit.",
+                    "Calls that a limit (429) or a prepaid balance (402) refused, by its type and unit.",
                     (
                         "sum by (type, unit) (rate("
                         f'tollgate_limit_decisions_total{{{PROXIES}, outcome="refused"}}[{RATE}]))',

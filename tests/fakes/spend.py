@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from policy.limits.windows import until_end_ms
-from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.effective import BalanceBound, SpendBound, SpendPlan
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendBook
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUnavailable
 
@@ -76,8 +76,10 @@ class FakeSpend:
             book.release(event_key)
             return SpendUnavailable("nobody counts, or this machine is not known")
         if admission is not None and admission.refused_by:
-            bounds = plan.bounds if plan.balance is None else (*plan.bounds, plan.balance)
-            bound = bounds[admission.refused_by - 1]
+            place = admission.refused_by - 1
+            bound: SpendBound | BalanceBound | None
+            bound = plan.balance if place == len(plan.bounds) else plan.bounds[place]
+            assert bound is not None
             is_spent = admission.wait_ms > 0
             wait_ms = admission.wait_ms or GUESS_MS
             if not is_spent and isinstance(bound, SpendBound):

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from control.edges.redis.client import connect
-from control.edges.redis.spend.scripts import COMMITTED, EVENTS_AT_ONCE
+from control.edges.redis.spend.scripts import EVENTS_AT_ONCE
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.errors import SpendNotCountedError, UsageUnavailableError
 from control.records.spend import BalanceReading, SpendTree, SpentEvent, TreeBuild, TreeCount, Withdrawal
 from policy.limits.groups import Enforcement
 from policy.spend.balances import balance_name
-from policy.spend.spend_hash import Reserved, epoch_text, pack_amount, pack_reservation, spent_field
+from policy.spend.spend_hash import COMMITTED, Reserved, epoch_text, pack_amount, pack_reservation, spent_field
 from tests.redis_server import REDIS_BINARIES, private_redis
 from tests.redis_topologies import SEVERAL, Admin, documented_rules, running_redis
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 import redis
 
-from control.edges.redis.spend.scripts import COMMITTED, count_arguments, script, withdraw_arguments
+from control.edges.redis.spend.scripts import count_arguments, script, withdraw_arguments
 from control.records.spend import SpendTree, SpentEvent, TreeCount, Withdrawal
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
@@ -25,6 +25,7 @@ from policy.spend.spend_book import (
     SpendBook,
 )
 from policy.spend.spend_hash import (
+    COMMITTED,
     LIMB,
     UNITS_PER_PICO,
     Reserved,

@@ -1,5 +1,6 @@
--- Count: what events of a tree cost becomes spent, what they draw from balances becomes drawn, and their reservations go. Each event counts once: those through the
--- time `c` are counted already. So this may be done any number of times, by several processes.
+-- Count: what events of a tree cost becomes spent, what they draw from balances becomes drawn, and their reservations
+-- go. Each event counts once: those through the time `c` are counted already. So this may be done any number of times, by
+-- several processes.
 -- ARGV: what `e` must be | the times (ms) after and through which these are all events, then per event: its time, its
 -- key, the groups that it counts for, each with `/`, its cost (three limbs), the name of the balance that it draws from,
 -- and its draw (three limbs); '' twice: it draws from none. A withdrawal is an event that has only a draw.

@@ -1,13 +1,12 @@
--- Withdraw: reserves an amount of a balance until the withdrawal is counted, as a call does. Repeating it changes nothing.
+-- Withdraw: an amount of a balance is reserved until the withdrawal is counted. Repeating it changes nothing.
 -- ARGV: what `e` begins with: the epoch and the currency | the name of the balance | what was paid in, the amount (two
 -- limbs each) | p<key of the withdrawal> | what follows the amount in its reservation: an incarnation and the name.
 -- Reply: 1; 0 if there is no room for it; -1 if what is drawn is not counted here, or reservations may be missing.
 
 local epoch, name, field = ARGV[1], ARGV[2], ARGV[5]
 local state = redis.call('HMGET', key, 'e', 'h', field, 's' .. name .. ':B')
-if not state[1] or state[1]:sub(1, #epoch) ~= epoch or state[2] ~= epoch:match('^%S+') or not counts_draws(state[1]) then
-  return -1
-end
+local is_counted = state[1] and state[1]:sub(1, #epoch) == epoch and counts_draws(state[1])
+if not is_counted or state[2] ~= epoch:match('^%S+') then return -1 end
 if state[3] then return 1 end
 local deposited, deposited_picos = read_amount(ARGV[3])
 local whole, picos = read_amount(ARGV[4])

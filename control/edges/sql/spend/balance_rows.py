@@ -173,9 +173,14 @@ async def draws_before(
         query = query.where(tuple_(table.hour_ms, table.slug) < (before.at_ms, before.name))
     rows = await conn.execute(query.order_by(table.hour_ms.desc(), table.slug.desc()).limit(limit))
     return [
-        HourDraws(*key, calls, _units(*limbs))
-        for *key, calls, whole, picos, last in rows
-        for limbs in [(whole, picos, last)]
+        HourDraws(
+            group_id=row.group_id,
+            hour_ms=row.hour_ms,
+            slug=row.slug,
+            calls=row.calls,
+            units=_units(row.whole, row.picos, row.last),
+        )
+        for row in rows
     ]
 
 

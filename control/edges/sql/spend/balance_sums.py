@@ -5,9 +5,9 @@ See docs/reference/money.md#how-spend-is-counted.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import func, literal_column, select, text
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy import BigInteger, func, literal_column, select, text
 
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.group_rows import balance_of
@@ -56,8 +56,8 @@ async def drawn_through(conn: Connection, tree: SpendTree, through_ms: int) -> M
 async def _ledger(conn: Connection, tree: SpendTree) -> dict[str, int]:
     """All draws from each balance of the tree. The sum of many limbs may be above 64 bits."""
     whole, picos, last = balance_draws.c.whole, balance_draws.c.picos, balance_draws.c.last
-    limb = literal_column(str(LIMB))
-    sums: list[ColumnElement[int]] = [func.sum(whole)]
+    limb = literal_column(str(LIMB), BigInteger)
+    sums: list[Any] = [func.sum(whole)]
     for column in (picos, last):
         sums += (func.sum(column // limb), func.sum(column % limb))
     query = (

@@ -16,8 +16,8 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_BALANCE, HAS_SPEND_LIMITS, events, groups, prices
 from control.records.spend import SpendTree, TreeEvent, TreeWithdrawal
 from policy.limits.groups import Enforcement
+from policy.prices import units_of
 from policy.spend.limits import SpendEnforcement
-from policy.spend.spend_hash import picos_of_amount, units_of_picos
 
 _ROOT_OF_PATH = {
     "sqlite": "substr({path}, 1, instr({path}, '/') - 1)",
@@ -60,7 +60,8 @@ async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list
     # Apart, so that each reads its own index, and no group that has neither.
     amounts = union_all(limited.where(HAS_SPEND_LIMITS), prepaid.where(HAS_BALANCE)).subquery()
     some: list[Any] = [func.min(amounts.c[name]) for name in ("workspace_id", "enforcement", "spend_limits", "balance")]
-    query = select(amounts.c.root_id, *some, func.max(amounts.c.is_hard)).group_by(amounts.c.root_id)
+    some.append(func.max(amounts.c.is_hard))
+    query = select(amounts.c.root_id, *some).group_by(amounts.c.root_id)
     return [
         SpendTree(
             root_id=root_id,
@@ -157,7 +158,7 @@ async def _withdrawals(
 
 def units_withdrawn(amount: str) -> int:
     """The units (10^-22) of a withdrawal, by its amount, which is below 0."""
-    return units_of_picos(picos_of_amount(-Decimal(amount)))
+    return units_of(-Decimal(amount))
 
 
 async def times_of_events(conn: Connection, keys: Collection[str]) -> dict[str, int]:

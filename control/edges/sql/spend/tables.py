@@ -41,7 +41,7 @@ balance_credits = Table(  # of groups that exist
     Column("timestamp_ms", BigInteger, nullable=False),  # a withdrawal's is stamped as an event's
     Index("uq_balance_credits_group_id_reference", "group_id", "reference", unique=True),
 )
-_FIRST = literal_column("1")
+_FIRST = literal_column("1", Integer)
 IS_WITHDRAWAL = func.substr(balance_credits.c.amount, _FIRST, _FIRST) == literal_column("'-'")
 """Literals, as in `HAS_PERCENTS`."""
 Index(

@@ -4,8 +4,9 @@
 -- money.lua comes before this text.
 -- ARGV: struct format | values: number of groups, the balance among them; per bound in the order of trial: number of the
 --       group that counts for it, 1 for a MONTH and 0 for a DAY, 2 more for a HARD one, 4 more for a balance, its amount |
---       the groups' names | per bound: the name of its field up to the window's name | what follows the amount in a reservation: the incarnation and the groups | per call:
---       p<event key>, its amount; with a HARD bound two: the least that it must get, and the whole.
+--       the groups' names | per bound: the name of its field up to the window's name | what follows the amount in a
+--       reservation: the incarnation and the groups | per call: p<event key>, its amount; with a HARD bound two: the least
+--       that it must get, and the whole.
 -- Reply: how many calls were admitted, number of the first bound that refused the rest (0: none), how long (ms) until
 --        the limits' windows end whose spend alone leaves no room (0: reservations fill them); if a balance refused: 1 if
 --        what is drawn alone leaves no room, else 0. Or 0: what the tree spends is not

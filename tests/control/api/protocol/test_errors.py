@@ -10,10 +10,13 @@ from control.api.protocol.errors import problem_of, render
 from control.errors import (
     CheckpointStoreUnavailableError,
     DomainError,
+    GroupHasCreditError,
     IllegalStatusError,
     InvalidFieldError,
     MissingSecretsError,
+    NotEnoughCreditError,
     OlderProxiesError,
+    OtherCreditError,
     OtherCurrencyError,
     RateLimitedError,
     SumsWithoutEventsError,
@@ -50,6 +53,10 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("limits of OUTPUT_TOKEN")
     if issubclass(kind, OtherCurrencyError):
         return kind("grp_1", "EUR")
+    if issubclass(kind, OtherCreditError | GroupHasCreditError):
+        return kind("one", "1.00", "EUR")
+    if issubclass(kind, NotEnoughCreditError):
+        return kind("1.00", "EUR")
     if issubclass(kind, IllegalStatusError):
         return kind("ACTIVE", "FAILED", ())
     if issubclass(kind, SumsWithoutEventsError):

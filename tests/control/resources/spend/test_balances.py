@@ -334,6 +334,7 @@ async def test_after_a_loss_what_is_committed_and_not_counted_is_reserved(
     assert not (await prepaid.hashes.reserves(prepaid.tree)).reservations
     await job.count_all()
     epoch, complete = prepaid.client.hmget(prepaid.tree.key, "e", "h")
+    assert epoch is not None
     assert epoch.split()[0] == complete
     reserves = await prepaid.hashes.reserves(prepaid.tree)
     name = balance_name(prepaid.tree.root_id)

@@ -19,6 +19,7 @@ from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
+from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_hash import LIMB
@@ -182,6 +183,15 @@ async def test_span_of_a_refusal_by_a_spend_limit_names_its_unit(rig: TracedRig)
         "tollgate.limit.type": "SPEND",
         "tollgate.limit.unit": "DAY",
     }
+
+
+async def test_span_of_a_refusal_by_a_balance_names_no_unit(rig: TracedRig) -> None:
+    limit_spend(rig)
+    rig.directory.prepay(Balance("EUR", Decimal("0.000001")))
+    rig.spend.count(rig.directory.spend["g1"])
+    assert (await rig.serve(asking())).status == 402
+    await eventually(lambda: "spend" in rig.spans)
+    assert attributes(rig.spans["spend"]) == {"tollgate.limit.outcome": "refused", "tollgate.limit.type": "BALANCE"}
 
 
 async def test_span_of_spend_limits_that_cannot_be_decided_says_so(rig: TracedRig) -> None:
