@@ -359,10 +359,12 @@ async def test_restored_database_admits_nothing_until_later_credits_are_posted_a
     for _ in range(4):
         await is_answered(scene)
     before = await scene.settled_balance()
+    calls = len(await scene.events())
     assert product.stop() == 0, product.log_tail()
     restore(copy, product.data / "control.db")
     product.start()
     await scene.is_admitted()
+    await stage.events_of(f"{stage.name}-prepaid", calls)
     owed = await scene.settled_balance()
     assert owed == BalanceFigures(Decimal("0.02"), before.spent, Decimal(0), Decimal("0.02") - before.spent)
     assert owed.available < 0

@@ -127,7 +127,7 @@ class Tree:
 
     @property
     def record(self) -> SpendTree:
-        return SpendTree(self.ids[0], self.workspace_id, self.mode, "EUR")
+        return SpendTree(self.ids[0], self.workspace_id, self.mode, "EUR", is_hard=True)
 
     def price_at(self, at_ms: int) -> Decimal:
         return max(price for valid_from_ms, price in self.prices if valid_from_ms <= at_ms)
