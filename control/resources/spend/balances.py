@@ -165,8 +165,9 @@ async def _withdraw(ledger: Ledger, tx: WriteTx, record: GroupRecord, new: NewCr
 
 
 def _record(record: GroupRecord, new: NewCredit, at_ms: int) -> CreditRecord:
+    # The sweep tells the age of a withdrawal's reservation by its key and by the time that is counted: of one clock.
     return CreditRecord(
-        key=str(ULID()),
+        key=str(ULID.from_timestamp(at_ms)),
         group_id=record.group.id,
         reference=new.reference,
         amount=new.amount,

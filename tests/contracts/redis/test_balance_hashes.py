@@ -129,6 +129,19 @@ async def test_build_sets_what_is_drawn(whole: Hash) -> None:
     assert await whole.reading() == BalanceReading(counted_ms=AT_MS + 1, drawn=8, reserved=0)
 
 
+async def test_what_counts_anew_is_not_built_by_a_process_that_has_counted_less(whole: Hash) -> None:
+    """The events between have no reservation any more, so the tree would admit calls for what they have drawn."""
+    field = spent_field(NAME, None, 0)
+    await whole.count(draw(1, 7), through_ms=AT_MS + 2)
+    await whole.hashes.count_anew(TREE)
+    assert not await whole.hashes.build(TREE, whole.epoch, TreeBuild(AT_MS, {}, fields_before=[field]))
+    with pytest.raises(SpendNotCountedError):
+        await whole.reading()
+    assert await whole.hashes.build(TREE, whole.epoch, TreeBuild(AT_MS + 2, {field: 8}, fields_before=[field]))
+    assert (await whole.reading()).drawn == 8
+    assert await whole.withdraw("0.1"), "its reservations were never missing"
+
+
 async def test_what_is_not_counted_here_is_not_read(whole: Hash) -> None:
     with pytest.raises(SpendNotCountedError):
         await whole.hashes.balance_of(TREE.key, "USD", OWNER)

@@ -5,8 +5,10 @@
 -- Reply: 1; 0 if as much or more is counted already. By other prices, more: the reservations of events that these figures
 -- lack are gone then, and HARD limits and balances would miss them.
 
-local state = redis.call('HMGET', key, 'e', 'c')
-if state[1] and state[2] and state[1]:match('^%S+') == ARGV[1]:match('^%S+') then
+local state = redis.call('HMGET', key, 'e', 'c', 'h')
+-- Where `e` was deleted to count anew, `h` tells the epoch of `c`.
+local epoch = (state[1] or state[3] or ''):match('^%S+')
+if state[2] and epoch == ARGV[1]:match('^%S+') then
   local lead = state[2] - ARGV[2]
   if lead > 0 or lead == 0 and state[1] == ARGV[1] then return 0 end
 end

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from control.edges.redis.spend.spend_hashes import SpendHashes
-from control.edges.sql.store import WriteTx
+from control.edges.sql.store import WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, IngestTooSlowError, NotEnoughCreditError, SpendNotCountedError
 from control.records.spend import BalanceReading, Withdrawal
 from control.resources.billing_events import EventReader
@@ -26,7 +26,8 @@ from control.resources.spend.balances import (
     read_entries,
 )
 from control.resources.spend.counting import SpendCounting
-from tests.control.resources.spend.spend_world import SpendWorld
+from control.resources.spend.sweep import sweep_tree
+from tests.control.resources.spend.spend_world import HOUR_MS, SpendWorld
 
 HOLDBACK_S = 60.0
 
@@ -115,6 +116,25 @@ async def test_a_withdrawal_is_decided_with_all_reservations_alone(cascading: Sp
         await job.count_all()
     await credit(cascading, "-1", "w")
     assert await references(cascading) == ["w", "first"]
+
+
+async def test_a_withdrawal_under_way_is_not_swept_whatever_this_process_takes_for_the_time(
+    cascading: SpendWorld, job: SpendCounting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clocks of the database, and of the process that sweeps, are an hour ahead of this process's."""
+    await cascading.pass_time(HOUR_MS)
+    monkeypatch.setattr("control.resources.spend.sweep.now_ms", lambda: now_ms() + HOUR_MS)
+    await job.count_all()
+    ended: list[int] = []
+
+    async def sweep() -> None:
+        await job.count_all()
+        ended.append(await sweep_tree(cascading.store, cascading.hashes, cascading.tree, are_machines_known=True))
+
+    await credit(cascading, "-4", "w", Interrupted(cascading.hashes, sweep))
+    assert ended == [0]
+    with pytest.raises(NotEnoughCreditError, match=r"only 6\.00 EUR"):
+        await credit(cascading, "-7", "more")
 
 
 async def test_a_withdrawal_that_is_too_slow_is_given_back(cascading: SpendWorld, job: SpendCounting) -> None:
