@@ -40,6 +40,7 @@ from control.resources.billing_events import EventReader
 from control.resources.spend import counting, rebuilds
 from control.resources.spend.balances import BalanceFigures, Ledger, NewCredit, credit_group, read_balance
 from control.resources.spend.counting import SpendCounting
+from control.resources.spend.ledger_checks import LedgerChecks
 from control.resources.spend.machines import note_machine
 from control.resources.spend.sweep import sweep_tree
 from policy.billing import BillingEvent, Tokens
@@ -400,6 +401,13 @@ class Machine(RuleBasedStateMachine):
         shared = self.shared
         work = sweep_tree(shared.plane.store, shared.hashes, self.tree.record, are_machines_known=True)
         shared.run(work)
+
+    @rule()
+    def count_anew(self) -> None:
+        """As when hash and ledger differ. They never do."""
+        shared = self.shared
+        assert not shared.run(LedgerChecks(shared.plane.store, shared.hashes).mend(self.tree.record))
+        shared.run(shared.hashes.count_anew(self.tree.record))
 
     # --- time and Redis ----------------------------------------------------------------------------------------------
 
