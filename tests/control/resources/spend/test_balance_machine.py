@@ -96,7 +96,7 @@ class OpenCall(NamedTuple):
 
 @dataclass
 class Shared:
-    """What all examples share: one database, one Redis, one clock, which only goes forward."""
+    """The world of all examples: one database, one Redis, one clock, which only goes forward."""
 
     loop: asyncio.AbstractEventLoop
     plane: ControlPlane
@@ -223,8 +223,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(self.credits.values()))
     @rule(place=st.sampled_from(BALANCES), number=st.integers(0, 100))
     def credit_again(self, place: int, number: int) -> None:
-        made = self.credits[place]
-        reference, amount = made[number % len(made)]
+        credits = self.credits[place]
+        reference, amount = credits[number % len(credits)]
         self.shared.run(self._credited(place, amount, reference))
 
     @rule(place=st.sampled_from(BALANCES), amount=AMOUNTS)
@@ -282,8 +282,8 @@ class Machine(RuleBasedStateMachine):
         dearest = self.tree.dearest
         key = old_key()
         whole, lowest = (picos_of(one * dearest) for one in (max(tokens, least), min(tokens, least)))
-        asked = hard_call_arguments(key, whole, lowest)
-        arguments = [*take_template(plan, self.workers[worker]), *decoded(asked)]
+        question = hard_call_arguments(key, whole, lowest)
+        arguments = [*take_template(plan, self.workers[worker]), *decoded(question)]
         reply: Any = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *arguments)
         if reply == -1 or not reply or not reply[0]:
             return
@@ -488,8 +488,8 @@ class Machine(RuleBasedStateMachine):
     def _figures(self, place: int, drawn: int) -> BalanceFigures:
         """The balance when nothing is reserved. `drawn`: units, withdrawals included."""
         credited = sum((amount for _, amount in self.credits[place]), Decimal(0))
-        left = self._deposited(place) - Decimal(drawn) / UNITS
-        return BalanceFigures("EUR", credited, credited - left, Decimal(0), left)
+        rest = self._deposited(place) - Decimal(drawn) / UNITS
+        return BalanceFigures("EUR", credited, credited - rest, Decimal(0), rest)
 
     async def _forgotten(self) -> None:
         """Delete the tree: the next example's turns would count it, too."""
