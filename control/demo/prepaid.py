@@ -28,13 +28,13 @@ async def topped_up(scene: Scene) -> list[str]:
         answered += 1
         expect(answered * COST < CREDIT, f"{answered} calls were answered")
     expect(refusal.body["error_code"] == "BALANCE_EXHAUSTED", f"the refusal was {refusal}")
-    told = message(scene, webhook["secret"], "BALANCE_EXHAUSTED")
+    look_for_alert = message(scene, webhook["secret"], "BALANCE_EXHAUSTED")
 
     async def is_told() -> Any:
         # Until the calls are counted it is said of no refusal: they might yet cost less than they reserved.
         again = await refusal_of(scene, key)
         expect(again is not None and again.status == 402, "a call was answered without credit")
-        return await told()
+        return await look_for_alert()
 
     alert = await until(is_told, "the webhook was told of nothing")
     expect(alert["data"]["limit"]["kind"] == "BALANCE", f"the alert was {alert}")

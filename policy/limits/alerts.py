@@ -44,7 +44,8 @@ class ReachedLimit(NamedTuple):
     """A DAY or MONTH limit whose use leaves no room, and which has refused a call. The group: whose counters count it.
 
     A spend limit, which holds for all slugs together, has "" for slug and type; a balance has "" for the unit, too.
-    Proxies report it to control, with the names of these members.
+    `deposited`: what was paid into the balance, as decimal text; a refusal by another figure is older than the last
+    top-up. Proxies report it to control, with the names of these members.
     """
 
     workspace_id: str
@@ -52,14 +53,16 @@ class ReachedLimit(NamedTuple):
     slug: str
     type: str
     unit: str
+    deposited: str = ""
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "ReachedLimit":
-        """Raises KeyError or TypeError that says what is wrong."""
+        """Raises KeyError or TypeError that says what is wrong. An older proxy does not tell the last one."""
+        members = {**cls._field_defaults, **wire}
         for name in cls._fields:
-            if not isinstance(wire[name], str):
+            if not isinstance(members[name], str):
                 raise TypeError(f"{name} must be text")
-        return cls(**{name: wire[name] for name in cls._fields})
+        return cls(**{name: members[name] for name in cls._fields})
 
 
 def check_percents(percents: Sequence[int]) -> None:

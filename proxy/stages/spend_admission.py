@@ -13,6 +13,7 @@ from policy.billing import MAX_COUNT
 from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
+from policy.prices import amount_text
 from policy.spend.effective import BalanceBound, SpendPlan
 from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_hash import picos_of_amount
@@ -154,13 +155,16 @@ class AdmitSpend:
         is_reached = reply.is_spent
         if isinstance(bound, BalanceBound):
             kind, unit, group = (BALANCE, "", bound.group_id)
+            deposited = amount_text(bound.balance.deposited)
             # A call above all that was ever paid in says nothing of what is left.
             is_reached &= least_picos <= picos_of_amount(bound.balance.deposited)
         else:
             kind, unit, group = (SPEND, bound.limit.unit.value, bound.counting_group)
+            deposited = ""
         self._meters.limit_decision(("refused", kind, unit))
         if is_reached:
-            self._meters.limit_reached(ReachedLimit(context.workspace_id, group, slug="", type="", unit=unit))
+            limit = ReachedLimit(context.workspace_id, group, slug="", type="", unit=unit, deposited=deposited)
+            self._meters.limit_reached(limit)
         return spend_refusal(reply)
 
 

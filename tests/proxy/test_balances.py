@@ -115,7 +115,7 @@ async def test_balance_that_is_drawn_is_a_402_that_clients_do_not_retry() -> Non
     assert outgoing.header("x-ratelimit-limit-requests") == "10"
     assert requests(rig) == 0, "what limits took is returned"
     assert rig.meters.decisions == [("refused", "BALANCE", "")]
-    assert rig.meters.limits_reached == [ReachedLimit("w1", "g0", slug="", type="", unit="")]
+    assert rig.meters.limits_reached == [ReachedLimit("w1", "g0", slug="", type="", unit="", deposited="1.00")]
     assert [call.cause for call in rig.meters.calls] == ["balance"]
     assert not rig.journal.opened
     rig.check_settled()

@@ -15,8 +15,6 @@ from policy.prices import units_of
 from policy.spend.spend_hash import spend_key
 
 BALANCE_LIMIT = LimitName(BALANCE, "", "", "")
-LATE_REFUSAL_MS = 15_000
-"""The time after a top-up in which proxies may tell of a refusal before it. They tell every five seconds."""
 
 
 class BalanceReader(Protocol):
@@ -49,15 +47,11 @@ async def balance_readings(
 
 
 def balance_figures(
-    groups: Sequence[WatchedGroup],
-    readings: Mapping[str, BalanceReading],
-    top_ups: Mapping[str, TopUp],
-    refused_ms: Mapping[str, int],
+    groups: Sequence[WatchedGroup], readings: Mapping[str, BalanceReading], top_ups: Mapping[str, TopUp]
 ) -> dict[str, LimitFigures]:
     """The figures of each balance that was read.
 
-    `top_ups`: read after it, so that all withdrawals which the reading counts are there. `refused_ms`: the time at
-    which proxies told that a balance has refused a call.
+    `top_ups`: read after it, so that all withdrawals which the reading counts are there.
     """
     figures: dict[str, LimitFigures] = {}
     for group in groups:
@@ -67,9 +61,6 @@ def balance_figures(
         reading = readings[group.id]
         top_up = top_ups[group.id]
         deposited = units_of(balance.deposited)
-        # Told late, it may be of a call before the top-up, which has left much.
-        may_be_older = group.id in refused_ms and refused_ms[group.id] < top_up.at_ms + LATE_REFUSAL_MS
-        is_half_left = 2 * (deposited - reading.drawn) >= units_of(top_up.amount)
         figures[group.id] = LimitFigures(
             limit=BALANCE_LIMIT,
             percents=group.record.alert_percents,
@@ -77,7 +68,7 @@ def balance_figures(
             use=reading.drawn - units_of(top_up.withdrawn(reading.counted_ms)),
             window=ENDLESS,
             currency=balance.currency,
-            is_hard=not (may_be_older and is_half_left),
+            is_hard=True,
             deposited=deposited,
         )
     return figures

@@ -69,7 +69,7 @@ async def look_at(store: Store, sources: FigureSources, group_ids: Collection[st
     readings = await balance_readings(sources.balances, groups, refused)
     async with store.read() as conn:
         top_ups = await last_top_ups(conn, readings)
-        balances = balance_figures(groups, readings, top_ups, await rows.balance_refusals(conn, readings))
+        balances = balance_figures(groups, readings, top_ups)
         for group_id, of_balance in balances.items():
             figures[group_id].append(of_balance)
         looks = [_Look(group, figures[group.id], refused[group.id]) for group in groups]

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ulid import ULID
 
 from control.edges.sql import group_rows
+from control.edges.sql.alerts.rows import forget_balance_refusal
 from control.edges.sql.events.clock import EventClock
 from control.edges.sql.events.deadline import within_deadline
 from control.edges.sql.spend import balance_rows
@@ -129,6 +130,7 @@ async def _deposit(ledger: Ledger, tx: WriteTx, record: GroupRecord, new: NewCre
     await balance_rows.insert_credit(tx, credit)
     # Its `updated_at_ms` stays: a policy file that owns the group has nothing to do with what is paid in.
     await group_rows.update_group(tx, replace(record, balance=replace(balance, deposited=deposited)))
+    await forget_balance_refusal(tx, record.group.id)  # what was refused before has room now
     return credit
 
 

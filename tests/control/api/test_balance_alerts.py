@@ -13,20 +13,18 @@ import pytest
 from sqlalchemy import select
 
 from control.edges.sql.alerts.tables import limit_alerts, limit_refusals
-from control.edges.sql.events.clock import database_ms
 from control.edges.sql.group_rows import load_records, update_group
 from control.edges.sql.spend.balance_rows import insert_credit
 from control.edges.sql.tables import webhook_deliveries
 from control.errors import SpendNotCountedError
 from control.records.spend import BalanceReading, CreditRecord, SpendReading
 from control.records.usage import Meter, Used
-from control.resources.alerts.balance_figures import LATE_REFUSAL_MS
 from control.resources.alerts.looks import FigureSources, look_at
 from control.resources.alerts.watch import AlertWatch
 from control.resources.traffic.figures import TrafficBatch, add_traffic
 from control.retention import RetentionDays, delete_old_records
 from policy.limits.alerts import ReachedLimit
-from policy.prices import units_of
+from policy.prices import amount_text, units_of
 from policy.spend.balances import Balance
 from policy.spend.effective import SpendBound
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
@@ -108,10 +106,15 @@ class Scene:
         self.counts.drawn[group] = amount
         return await self.look(group)
 
-    async def refuse(self, group: str) -> None:
-        """Have a proxy report that the group's balance leaves no room for a call."""
+    async def refuse(self, group: str, deposited: str | None = None) -> None:
+        """Have a proxy report that the group's balance leaves no room for a call. `deposited`: if not all of now."""
         self._numbers += 1
-        limit = ReachedLimit(self.plane.workspace_id, group, "", "", "")
+        if deposited is None:
+            async with self.plane.store.read() as conn:
+                balance = (await load_records(conn, [group]))[group].balance
+            assert balance is not None
+            deposited = amount_text(balance.deposited)
+        limit = ReachedLimit(self.plane.workspace_id, group, "", "", "", deposited)
         await add_traffic(self.plane.store, TrafficBatch(f"{self._numbers:016x}", 1, (), (limit,)))
 
     async def messages(self) -> list[Json]:
@@ -217,19 +220,27 @@ async def test_top_up_during_a_look_leaves_the_group_for_the_next_one(scene: Sce
     assert await scene.spend(group, "16") == alerts(80)
 
 
-async def test_refusal_that_is_told_late_is_not_of_a_top_up_that_has_much_left(scene: Scene) -> None:
+async def test_refusal_that_is_told_late_is_of_the_top_up_before(scene: Scene) -> None:
     group = await scene.group("customer")
     await scene.credit(group, "10")
     await scene.refuse(group)
     assert await scene.spend(group, "10") == EXHAUSTED
-    async with scene.plane.store.read() as conn:
-        now_ms = await database_ms(conn)
-    await scene.credit(group, "10", now_ms)
-    await scene.refuse(group)
+    await scene.credit(group, "10")
+    await scene.refuse(group, "10.00")
+    assert await scene.count(limit_refusals) == 0
     assert await scene.spend(group, "15") == []
     await scene.refuse(group)
-    assert await scene.spend(group, "15.01") == EXHAUSTED
+    assert await scene.look(group) == EXHAUSTED
+
+
+async def test_top_up_forgets_a_refusal_that_was_not_told_yet(scene: Scene) -> None:
+    group = await scene.group("customer")
+    await scene.credit(group, "10")
+    await scene.refuse(group)
+    body = {"amount": "5", "currency": "EUR", "reference": "INV-1"}
+    (await scene.plane.post(f"{GROUPS}/{group}/balance/credits", body)).ok()
     assert await scene.count(limit_refusals) == 0
+    assert await scene.spend(group, "10") == []
 
 
 async def test_top_up_that_holds_no_call_is_exhausted_untouched(scene: Scene) -> None:
@@ -237,9 +248,7 @@ async def test_top_up_that_holds_no_call_is_exhausted_untouched(scene: Scene) ->
     await scene.credit(group, "10")
     await scene.refuse(group)
     assert await scene.spend(group, "10") == EXHAUSTED
-    async with scene.plane.store.read() as conn:
-        now_ms = await database_ms(conn)
-    await scene.credit(group, "0.000000000001", now_ms - LATE_REFUSAL_MS)
+    await scene.credit(group, "0.000000000001")
     await scene.refuse(group)
     assert await scene.look(group) == EXHAUSTED
 

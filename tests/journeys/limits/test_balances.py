@@ -83,8 +83,8 @@ async def test_cap_is_lowered_to_the_credit_that_is_left_then_calls_are_402(
     reason, headers = await asked_by_sdk(scene, path, text, stream=stream)
     assert reason == stop
     assert headers[CAP_HEADER] == "199", "0.2 less a millionth for each byte of the body"
-    left = Decimal("0.2") - Decimal("0.19901")
-    assert await scene.settled_balance() == BalanceFigures(Decimal("0.2"), Decimal("0.19901"), Decimal(0), left)
+    rest = Decimal("0.2") - Decimal("0.19901")
+    assert await scene.settled_balance() == BalanceFigures(Decimal("0.2"), Decimal("0.19901"), Decimal(0), rest)
     status, answer, refused = await scene.call(Order(output=1), path, cap=4_000)
     assert (status, answer["error_code"]) == (402, "BALANCE_EXHAUSTED"), answer
     assert "balance" in str(answer)
@@ -186,10 +186,10 @@ async def test_calls_draw_from_the_nearest_balance_up_their_path(stage: Stage, m
     await is_exhausted(scene, keys["low"])
     assert await call_of_16(scene, keys["team"]) == (402, "BALANCE_EXHAUSTED")
     assert await call_of_16(scene, keys["other"]) == (200, "")
-    left = await scene.settled_balance("low", "team", group_id=team)
-    assert left == BalanceFigures(Decimal("0.04"), 2 * COST, Decimal(0), Decimal("0.04") - 2 * COST)
-    left = await scene.settled_balance("other", group_id=root)
-    assert left == BalanceFigures(Decimal("0.5"), COST, Decimal(0), Decimal("0.5") - COST)
+    rest = await scene.settled_balance("low", "team", group_id=team)
+    assert rest == BalanceFigures(Decimal("0.04"), 2 * COST, Decimal(0), Decimal("0.04") - 2 * COST)
+    rest = await scene.settled_balance("other", group_id=root)
+    assert rest == BalanceFigures(Decimal("0.5"), COST, Decimal(0), Decimal("0.5") - COST)
     status, answer = await stage.operator.ask("GET", f"{GROUPS}/{other}/balance")
     assert status == 404, answer
 
@@ -257,12 +257,12 @@ async def test_withdrawal_takes_only_what_no_call_has_reserved(stage: Stage) -> 
         status, answer = await scene.try_credit("-0.1", "back")
         assert status == 409, answer
         assert "available" in str(answer)
-    left = (await scene.settled_balance()).available
-    assert left == Decimal("0.00099")
-    status, answer = await scene.try_credit(-left - Decimal("0.00001"), "back")
+    rest = (await scene.settled_balance()).available
+    assert rest == Decimal("0.00099")
+    status, answer = await scene.try_credit(-rest - Decimal("0.00001"), "back")
     assert status == 409, answer
-    made = await scene.credit(-left, "back")
-    assert await scene.credit(-left, "back") == made
+    withdrawal = await scene.credit(-rest, "back")
+    assert await scene.credit(-rest, "back") == withdrawal
     figures = await scene.settled_balance()
     assert (figures.credited, figures.available) == (Decimal("0.19901"), Decimal(0))
     assert (await call_of_16(scene))[0] == 402

@@ -16,6 +16,7 @@ from control.edges.sql.tables import groups
 from control.edges.sql.webhook_rows import listening_workspaces
 from control.records.limits.alerts import BALANCE, SPEND, USAGE, Alert, GroupStamp, LimitFigures
 from policy.limits.alerts import LIMIT_ALERT, LimitName, PastAlert, ReachedLimit
+from policy.prices import amount_text
 
 AlertsOfLimits = Mapping[tuple[LimitName, int], Sequence[PastAlert]]
 """Alerts of a group, by limit and start of the window."""
@@ -103,19 +104,36 @@ _FORGET = text(
 
 
 async def add_refusals(tx: WriteTx, refusals: Iterable[ReachedLimit], now_ms: int) -> None:
-    """Note that these limits have refused, of workspaces with a webhook that is to be told of it."""
+    """Note that these limits have refused, of workspaces with a webhook that is to be told of it.
+
+    Not of a balance that was topped up since.
+    """
     workspaces = await listening_workspaces(tx.conn, LIMIT_ALERT)
     limits = {one for one in refusals if one.workspace_id in workspaces}
     if not limits:
         return
     places = (await workspaces_of(tx.conn, {one.group_id for one in limits})).items()
+    deposits = await _deposits(tx.conn, {one.group_id for one in limits if _kind(one.slug, one.unit) == BALANCE})
     rows = [
         {"group_id": one.group_id, "slug": one.slug, "type": one.type, "unit": one.unit, "now_ms": now_ms}
         for one in sorted(limits, key=_refusal_key)
         if (one.group_id, one.workspace_id) in places
+        and (_kind(one.slug, one.unit) != BALANCE or one.deposited == deposits.get(one.group_id))
     ]
     if rows:
         await tx.conn.execute(_ADD_REFUSAL, rows)
+
+
+async def _deposits(conn: Connection, group_ids: Collection[str]) -> dict[str, str]:
+    """The sum that was paid into the balance of each of these groups that has one, as decimal text.
+
+    A top-up waits until the transaction ends, and then forgets what it noted.
+    """
+    if not group_ids:
+        return {}
+    query = select(groups.c.id, groups.c.balance).where(one_of(groups.c.id, group_ids)).order_by(groups.c.id)
+    balances = {id: balance_of(text) for id, text in await conn.execute(query.with_for_update(read=True))}
+    return {id: amount_text(balance.deposited) for id, balance in balances.items() if balance is not None}
 
 
 def _refusal_key(one: ReachedLimit) -> tuple[str, ...]:
@@ -144,14 +162,6 @@ async def refused_limits(conn: Connection, group_ids: Collection[str]) -> dict[s
     return {id: frozenset(names) for id, names in limits.items()}
 
 
-async def balance_refusals(conn: Connection, group_ids: Collection[str]) -> dict[str, int]:
-    """The time (epoch ms) at which it was told that the balance of each of these groups has refused a call."""
-    table = limit_refusals.c
-    query = select(table.group_id, table.refused_at_ms).where(one_of(table.group_id, group_ids))
-    of_balances = query.where(table.slug == "", table.type == "", table.unit == "")
-    return {id: at_ms for id, at_ms in await conn.execute(of_balances)}  # noqa: C416 (a Row is no tuple)
-
-
 def _kind(slug: str, unit: str) -> str:
     """Return the kind of a limit that has refused. Spend limits and balances hold for all slugs together."""
     if slug:
@@ -164,6 +174,11 @@ async def delete_refusals(tx: WriteTx, group_id: str, limits: Iterable[LimitName
     for limit in limits:
         same = and_(table.c.slug == limit.slug, table.c.type == limit.type, table.c.unit == limit.unit)
         await tx.conn.execute(delete(table).where(table.c.group_id == group_id, same))
+
+
+async def forget_balance_refusal(tx: WriteTx, group_id: str) -> None:
+    """Forget that the group's balance has refused calls: it is topped up."""
+    await delete_refusals(tx, group_id, [LimitName(BALANCE, "", "", "")])
 
 
 async def forget_refusals(tx: WriteTx, group_ids: Collection[str]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.balance_rows import withdrawals_of
@@ -14,13 +14,12 @@ from control.edges.sql.store import Connection
 
 @dataclass(frozen=True, slots=True)
 class TopUp:
-    """A balance's last credit above 0, its time (epoch ms), and all withdrawals: time and amount, which is above 0.
+    """The time (epoch ms) of a balance's last credit above 0, and all withdrawals: time and amount, which is above 0.
 
     A withdrawal's time is stamped as an event's: whether a hash counts it goes by that alone.
     """
 
     at_ms: int
-    amount: Decimal
     withdrawals: tuple[tuple[int, Decimal], ...]
 
     def withdrawn(self, through_ms: int) -> Decimal:
@@ -33,13 +32,10 @@ async def last_top_ups(conn: Connection, group_ids: Collection[str]) -> dict[str
     if not group_ids:
         return {}
     table = balance_credits.c
-    last_ms = func.max(table.timestamp_ms).label("last_ms")
-    times = select(table.group_id, last_ms).where(one_of(table.group_id, group_ids), ~IS_WITHDRAWAL)
-    last = times.group_by(table.group_id).subquery()
-    is_last = and_(table.group_id == last.c.group_id, table.timestamp_ms == last.c.last_ms)
-    query = select(table.group_id, table.timestamp_ms, table.amount).join(last, is_last).where(~IS_WITHDRAWAL)
-    deposits = {id: (at_ms, Decimal(amount)) for id, at_ms, amount in await conn.execute(query)}
-    withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in deposits}
-    for one in await withdrawals_of(conn, deposits):
+    last_ms = func.max(table.timestamp_ms)
+    query = select(table.group_id, last_ms).where(one_of(table.group_id, group_ids), ~IS_WITHDRAWAL)
+    times = {id: at_ms for id, at_ms in await conn.execute(query.group_by(table.group_id))}  # noqa: C416 (a Row)
+    withdrawals: dict[str, list[tuple[int, Decimal]]] = {id: [] for id in times}
+    for one in await withdrawals_of(conn, times):
         withdrawals[one.group_id].append((one.timestamp_ms, -one.amount))
-    return {id: TopUp(*deposit, tuple(withdrawals[id])) for id, deposit in deposits.items()}
+    return {id: TopUp(at_ms, tuple(withdrawals[id])) for id, at_ms in times.items()}
