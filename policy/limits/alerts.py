@@ -58,7 +58,7 @@ class ReachedLimit(NamedTuple):
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "ReachedLimit":
         """Raises KeyError or TypeError that says what is wrong. An older proxy does not tell the last one."""
-        members = {**cls._field_defaults, **wire}
+        members = {"deposited": "", **wire}
         for name in cls._fields:
             if not isinstance(members[name], str):
                 raise TypeError(f"{name} must be text")

@@ -16,7 +16,7 @@ from policy.limits.alerts import ReachedLimit
 from policy.traffic import TrafficRow
 
 _SENDER = re.compile(r"[0-9a-f]{16}")
-_MAX_TEXTS = {"workspace_id": 128, "group_id": 128, "slug": 257, "type": 64, "unit": 64}
+_MAX_TEXTS = {"workspace_id": 128, "group_id": 128, "slug": 257, "type": 64, "unit": 64, "deposited": 64}
 
 
 async def _post(request: web.Request) -> web.Response:

@@ -171,6 +171,15 @@ async def test_malformed_batch_is_refused_and_nothing_is_taken(
     (await plane.post("/internal/v1/traffic", body, key=plane.key)).refused(401)
 
 
+@pytest.mark.parametrize("names", [ReachedLimit._fields, ReachedLimit._fields[:-1]])
+async def test_limits_that_are_reached_are_taken_from_proxies_of_any_version(
+    sqlite_plane: ControlPlane, names: tuple[str, ...]
+) -> None:
+    """An older proxy does not tell what was paid into a balance."""
+    body: Json = {"sender": ONE, "number": 1, "rows": [], "limits_reached": [dict.fromkeys(names, "")]}
+    (await sqlite_plane.post("/internal/v1/traffic", body, key=TOKEN)).ok()
+
+
 async def test_the_period_must_be_one_that_is_kept(sqlite_plane: ControlPlane) -> None:
     (await sqlite_plane.get(PATH, params={"period": "year"})).refused(400)
 
