@@ -100,7 +100,8 @@ async def test_credit_is_entered_in_the_form_and_forfeited_with_its_group(page: 
     group_id = await stage.operator.group(stage.name, models(stage.slug))
     path = f"/v1/gateway/groups/{group_id}"
     below = await stage.operator.group(f"{stage.name}-below", models(stage.slug), parent_group_id=group_id)
-    daily = {"unit": "DAY", "amount": "100.00", "currency": "EUR"}
+    # With a HARD limit, draws are counted before there is a balance.
+    daily = {"unit": "DAY", "amount": "100.00", "currency": "EUR", "enforcement": "HARD"}
     await stage.operator.call("PATCH", path, {"spend_limits": [daily]})
 
     async def is_counted() -> bool:

@@ -336,9 +336,9 @@ def _reserves(fields: Mapping[str, bytes]) -> TreeReserves:
 
 
 @asynccontextmanager
-async def _redis_errors(within_s: float = _DEADLINE_S) -> AsyncIterator[None]:
+async def _redis_errors(within_s: float | None = None) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(within_s):
+        async with asyncio.timeout(within_s or _DEADLINE_S):
             yield
     except (RedisError, OSError, TimeoutError) as error:
         raise UsageUnavailableError from error

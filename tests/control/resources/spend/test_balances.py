@@ -80,15 +80,18 @@ async def test_tree_that_has_a_balance_is_counted(world: SpendWorld) -> None:
 
 
 async def test_trees_are_read_by_the_indexes_of_limits_and_balances(world: SpendWorld) -> None:
-    if world.store.engine.dialect.name == "postgresql":
-        pytest.skip("the planner chooses by size there")
+    is_sqlite = world.store.engine.dialect.name == "sqlite"
+    explain = "EXPLAIN QUERY PLAN" if is_sqlite else "EXPLAIN"
     async with world.store.read() as conn:
+        if not is_sqlite:  # the planner reads small tables whole
+            await conn.execute(text("SET LOCAL enable_seqscan = off"))
         query = "SELECT root_id FROM groups WHERE balance IS NOT NULL"
-        assert "ix_groups_balance" in str((await conn.execute(text(f"EXPLAIN QUERY PLAN {query}"))).all())
+        assert "ix_groups_balance" in str((await conn.execute(text(f"{explain} {query}"))).all())
         times = "timestamp_ms > 5 AND timestamp_ms < 9"
         query = f"SELECT 1 FROM balance_credits WHERE substr(amount, 1, 1) = '-' AND {times}"
-        plan = str((await conn.execute(text(f"EXPLAIN QUERY PLAN {query}"))).all())
-        assert "ix_balance_credits_withdrawals (timestamp_ms>? AND timestamp_ms<?)" in plan
+        plan = str((await conn.execute(text(f"{explain} {query}"))).all())
+        assert "ix_balance_credits_withdrawals" in plan
+        assert not is_sqlite or "(timestamp_ms>? AND timestamp_ms<?)" in plan
     assert str(HAS_BALANCE) == "groups.balance IS NOT NULL"
 
 
