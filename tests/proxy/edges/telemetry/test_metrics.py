@@ -172,7 +172,7 @@ async def test_limit_that_is_reached_is_sent_once_with_the_next_counts() -> None
         metrics.limit_reached(ReachedLimit("ws", "grp_1", "acme/chat", "REQUEST", "DAY"))
     metrics.flush()
     metrics.close()
-    assert limits == [[["ws", "grp_1", "acme/chat", "REQUEST", "DAY"]], []]
+    assert limits == [[["ws", "grp_1", "acme/chat", "REQUEST", "DAY", ""]], []]
 
 
 async def test_counting_and_sending_keep_each_container(totals: MetricTotals) -> None:

@@ -127,7 +127,7 @@ async def test_batch_whose_answer_is_lost_is_repeated_as_it_was(world: World) ->
 
 
 async def test_reached_limits_go_with_the_next_batch_until_it_is_taken(world: World) -> None:
-    limit = ["ws", "grp_1", "acme/chat", "REQUEST", "DAY"]
+    limit = ["ws", "grp_1", "acme/chat", "REQUEST", "DAY", ""]
     for _ in range(2):
         world.reports.add({"calls": [], "first_bytes": [], "limits_reached": [limit]})
     world.control.loses = 1
