@@ -29,15 +29,8 @@ async def spend_limited(scene: Scene) -> list[str]:
     limit = {"unit": "DAY", "amount": str(AMOUNT), "currency": "EUR", "enforcement": "HARD"}
     body = {"metadata": {"external_entity_id": "acme-small"}, "models": [{"slug": SLUG}], "spend_limits": [limit]}
     group = await operator.call("POST", "/v1/gateway/groups", body | {"alert_percents": [PERCENT]})
-    key = (await operator.call("POST", f"/v1/gateway/groups/{group['id']}/api_keys", {}))["api_key"]
-    hook = {"url": scene.receiver.url, "event_types": ["LIMIT_ALERT"], "group_id": group["id"]}
-    webhook = await operator.call("POST", "/v1/gateway/webhooks", hook)
-    await scene.receiver.start()
-    await until(is_answered(scene, key), "the first call was not answered")
-    answered = 1
-    while (refusal := await refusal_of(scene, key)) is None:
-        answered += 1
-        expect(answered * COST < AMOUNT, f"{answered} calls were answered")
+    key, webhook = await customer_of(scene, group["id"])
+    answered, refusal = await use_up(scene, key, AMOUNT)
     expect(refusal.body["error_code"] == "SPEND_LIMIT_EXCEEDED", f"the refusal was {refusal}")
     request = scene.upstreams[1].requests[-1]["body"]
     expect(request.get("max_tokens") == MOST_OUTPUT, f"upstream was asked for {request}")
@@ -51,6 +44,25 @@ async def spend_limited(scene: Scene) -> list[str]:
         f"{refusal.status} {refusal.body['error']}",
         f"the webhook received {alert['type']}: {amount} of {AMOUNT} EUR are spent, above {PERCENT} %",
     ]
+
+
+async def customer_of(scene: Scene, group_id: str) -> tuple[str, Any]:
+    """Mint a key for the group, and have a webhook told of its limits and its balance."""
+    key = (await scene.operator.call("POST", f"/v1/gateway/groups/{group_id}/api_keys", {}))["api_key"]
+    hook = {"url": scene.receiver.url, "event_types": ["LIMIT_ALERT"], "group_id": group_id}
+    webhook = await scene.operator.call("POST", "/v1/gateway/webhooks", hook)
+    await scene.receiver.start()
+    return key, webhook
+
+
+async def use_up(scene: Scene, key: str, amount: Decimal) -> tuple[int, RefusedError]:
+    """Call until one is refused. Returns how many were answered, which cost less than the amount, and the refusal."""
+    await until(is_answered(scene, key), "the first call was not answered")
+    answered = 1
+    while (refusal := await refusal_of(scene, key)) is None:
+        answered += 1
+        expect(answered * COST < amount, f"{answered} calls were answered")
+    return answered, refusal
 
 
 async def refusal_of(scene: Scene, key: str) -> RefusedError | None:

@@ -6,7 +6,7 @@ A step like those of `steps.py`. The price of the slug was set by that of `hard_
 from decimal import Decimal
 from typing import Any
 
-from control.demo.hard_limit import COST, SLUG, is_answered, message, refusal_of
+from control.demo.hard_limit import COST, SLUG, customer_of, is_answered, message, refusal_of, use_up
 from control.demo.scene import Scene, expect, until
 
 CREDIT = Decimal("0.01")
@@ -16,17 +16,11 @@ async def topped_up(scene: Scene) -> list[str]:
     """prepay what a customer may spend: used up, calls are refused and a webhook is told; a top-up lets them through"""
     operator = scene.operator
     body = {"metadata": {"external_entity_id": "acme-prepaid"}, "models": [{"slug": SLUG}]}
-    group = f"/v1/gateway/groups/{(await operator.call('POST', '/v1/gateway/groups', body))['id']}"
+    id = (await operator.call("POST", "/v1/gateway/groups", body))["id"]
+    group = f"/v1/gateway/groups/{id}"
     await operator.call("POST", f"{group}/balance/credits", _credit("INV-1"))
-    key = (await operator.call("POST", f"{group}/api_keys", {}))["api_key"]
-    hook = {"url": scene.receiver.url, "event_types": ["LIMIT_ALERT"], "group_id": group.rpartition("/")[2]}
-    webhook = await operator.call("POST", "/v1/gateway/webhooks", hook)
-    await scene.receiver.start()
-    await until(is_answered(scene, key), "the first call was not answered")
-    answered = 1
-    while (refusal := await refusal_of(scene, key)) is None:
-        answered += 1
-        expect(answered * COST < CREDIT, f"{answered} calls were answered")
+    key, webhook = await customer_of(scene, id)
+    answered, refusal = await use_up(scene, key, CREDIT)
     expect(refusal.body["error_code"] == "BALANCE_EXHAUSTED", f"the refusal was {refusal}")
     look_for_alert = message(scene, webhook["secret"], "BALANCE_EXHAUSTED")
 

@@ -116,16 +116,25 @@ def amount_of_picos(picos: int) -> Decimal:
     return amount_of(units_of_picos(picos))
 
 
+def limbs_of(units: int) -> tuple[int, int, int]:
+    """An exact amount in three limbs. `units`: 10^-22 of the currency."""
+    whole, rest = divmod(units * 100, LIMB * LIMB)
+    return (whole, *divmod(rest, LIMB))
+
+
+def units_of_limbs(whole: int, picos: int, last: int) -> int:
+    """The units (10^-22) of three limbs, or of the sums of many."""
+    return ((whole * LIMB + picos) * LIMB + last) // 100
+
+
 def pack_spent(units: int) -> bytes:
     """An exact amount: `units` are 10^-22 of the currency."""
-    whole, rest = divmod(units * 100, LIMB * LIMB)
-    return _SPENT.pack(whole, *divmod(rest, LIMB))
+    return _SPENT.pack(*limbs_of(units))
 
 
 def unpack_spent(packed: bytes) -> int:
     """The units (10^-22) of an exact amount."""
-    whole, picos, last = _SPENT.unpack(packed)
-    return int((whole * LIMB + picos) * LIMB + last) // 100
+    return units_of_limbs(*_SPENT.unpack(packed))
 
 
 def spent_amount(packed: bytes) -> Decimal:

@@ -10,24 +10,21 @@ from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
-from sqlalchemy import Select, and_, delete, func, insert, or_, select, tuple_
+from sqlalchemy import BigInteger, Select, and_, delete, func, insert, literal_column, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from control.edges.sql.group_rows import balance_of, inside_of
 from control.edges.sql.one_of import one_of
-from control.edges.sql.spend.tables import balance_credits, balance_draws, spend_rebuilds
+from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits, balance_draws, spend_rebuilds
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import HAS_BALANCE, groups
 from control.records.policy import GroupRecord
 from control.records.spend import COMPLETE, CreditRecord, EntryPosition, HourDraws
 from policy.prices import amount_text, units_of
 from policy.spend.balances import Balance
-from policy.spend.spend_hash import LIMB
+from policy.spend.spend_hash import LIMB, limbs_of, units_of_limbs
 
 HOUR_MS = 3_600_000
-_LAST_PER_UNIT = 100
-"""The last limb counts 10^-24."""
-_IS_WITHDRAWAL = balance_credits.c.amount.startswith("-")
 _Key = tuple[str, int, str]
 """Group, start of the hour, slug."""
 
@@ -70,7 +67,7 @@ async def add_draws(tx: WriteTx, rows: Iterable[Drawing]) -> None:
         return
     names = balance_draws.columns.keys()
     values = [
-        dict(zip(names, (*key, calls, *_limbs(units)), strict=True)) for key, (calls, units) in sorted(sums.items())
+        dict(zip(names, (*key, calls, *limbs_of(units)), strict=True)) for key, (calls, units) in sorted(sums.items())
     ]
     await tx.conn.execute(_upsert(tx), values)
 
@@ -91,21 +88,30 @@ def _upsert(tx: WriteTx) -> Any:
     return statement.on_conflict_do_update(index_elements=["group_id", "hour_ms", "slug"], set_=added)
 
 
-def _limbs(units: int) -> tuple[int, int, int]:
-    whole, rest = divmod(units * _LAST_PER_UNIT, LIMB * LIMB)
-    return (whole, *divmod(rest, LIMB))
-
-
-def _units(whole: Any, picos: Any, last: Any) -> int:
-    """The units of three limbs, or of three sums of limbs; None is 0."""
-    return ((int(whole or 0) * LIMB + int(picos or 0)) * LIMB + int(last or 0)) // _LAST_PER_UNIT
-
-
 async def drawn_units(conn: Connection, group_ids: Collection[str]) -> dict[str, int]:
     """The units that calls have drawn from the balance of each of these groups; none for one without draws."""
-    limbs = [func.sum(balance_draws.c[name]) for name in ("whole", "picos", "last")]
-    query = select(balance_draws.c.group_id, *limbs).where(one_of(balance_draws.c.group_id, group_ids))
-    return {id: _units(*sums) for id, *sums in await conn.execute(query.group_by(balance_draws.c.group_id))}
+    return await _drawn(conn, select(*_DRAWN).where(one_of(balance_draws.c.group_id, group_ids)))
+
+
+async def drawn_in_tree(conn: Connection, root_id: str) -> dict[str, int]:
+    """The same of each group of a tree."""
+    of_tree = balance_draws.join(groups, groups.c.id == balance_draws.c.group_id)
+    return await _drawn(conn, select(*_DRAWN).select_from(of_tree).where(groups.c.root_id == root_id))
+
+
+_LIMB = literal_column(str(LIMB), BigInteger)
+_LOWER = (balance_draws.c.picos, balance_draws.c["last"])
+_CARRIED: list[Any] = [func.sum(part) for limb in _LOWER for part in (limb // _LIMB, limb % _LIMB)]
+"""The sums of the lower limbs, in two parts each: whole sums of many rows may be above 64 bits."""
+_DRAWN = (balance_draws.c.group_id, func.sum(balance_draws.c.whole), *_CARRIED)
+
+
+async def _drawn(conn: Connection, query: Select[Any]) -> dict[str, int]:
+    drawn: dict[str, int] = {}
+    for group_id, *sums in await conn.execute(query.group_by(balance_draws.c.group_id)):
+        whole, picos_over, picos, last_over, last = map(int, sums)
+        drawn[group_id] = units_of_limbs(whole, picos_over * LIMB + picos, last_over * LIMB + last)
+    return drawn
 
 
 # --- credits ------------------------------------------------------------------------------------------------------
@@ -133,7 +139,7 @@ async def find_credit(conn: Connection, group_id: str, reference: str) -> Credit
 
 async def withdrawals_of(conn: Connection, group_ids: Collection[str]) -> list[CreditRecord]:
     """All withdrawals of these groups."""
-    query = select(balance_credits).where(one_of(balance_credits.c.group_id, group_ids), _IS_WITHDRAWAL)
+    query = select(balance_credits).where(one_of(balance_credits.c.group_id, group_ids), IS_WITHDRAWAL)
     return list(map(_credit, await conn.execute(query)))
 
 
@@ -177,7 +183,7 @@ async def draws_before(
             hour_ms=row.hour_ms,
             slug=row.slug,
             calls=row.calls,
-            units=_units(row.whole, row.picos, row.last),
+            units=units_of_limbs(row.whole, row.picos, row.last),
         )
         for row in rows
     ]

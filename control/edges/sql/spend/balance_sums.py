@@ -5,19 +5,18 @@ See docs/reference/money.md#how-spend-is-counted.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import BigInteger, func, literal_column, select, text
+from sqlalchemy import select, text
 
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.group_rows import balance_of
+from control.edges.sql.spend.balance_rows import drawn_in_tree
 from control.edges.sql.spend.counted_trees import units_withdrawn
-from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits, balance_draws
+from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits
 from control.edges.sql.store import Connection
 from control.edges.sql.tables import HAS_BALANCE, groups
 from control.records.spend import SpendTree
 from policy.spend.balances import Balance
-from policy.spend.spend_hash import LIMB
 
 _FAR_MS = 1 << 62
 _CHUNK_DIGITS = 12
@@ -43,35 +42,13 @@ async def drawn_through(conn: Connection, tree: SpendTree, through_ms: int) -> M
     set back, their events may come before their credits do.
     """
     # The connection sees one snapshot: a draw is in the ledger if and only if its event is there.
-    drawn = await _ledger(conn, tree)
+    drawn = await drawn_in_tree(conn, tree.root_id)
     for group_id, units in (await _withdrawn(conn, tree, through_ms)).items():
         drawn[group_id] = drawn.get(group_id, 0) + units
     if drawn:
         for group_id, units in (await _drawn_after(conn, tree, through_ms)).items():
             if group_id in drawn:  # the workspace has other trees
                 drawn[group_id] -= units
-    return drawn
-
-
-async def _ledger(conn: Connection, tree: SpendTree) -> dict[str, int]:
-    """All draws from each balance of the tree. The sum of many limbs may be above 64 bits."""
-    whole, picos, last = balance_draws.c.whole, balance_draws.c.picos, balance_draws.c.last
-    limb = literal_column(str(LIMB), BigInteger)
-    sums: list[Any] = [func.sum(whole)]
-    for column in (picos, last):
-        sums += (func.sum(column // limb), func.sum(column % limb))
-    query = (
-        select(balance_draws.c.group_id, *sums)
-        .join(groups, groups.c.id == balance_draws.c.group_id)
-        .where(groups.c.root_id == tree.root_id)
-        .group_by(balance_draws.c.group_id)
-    )
-    drawn: dict[str, int] = {}
-    for group_id, *values in await conn.execute(query):
-        of_whole, picos_over, of_picos, last_over, of_last = map(int, values)
-        of_picos += picos_over * LIMB
-        of_last += last_over * LIMB
-        drawn[group_id] = ((of_whole * LIMB + of_picos) * LIMB + of_last) // 100
     return drawn
 
 
