@@ -209,6 +209,18 @@ MAY_BE_IMPURE = frozenset((("proxy.json_text.large_json", "secrets"), ("control.
 DISK_CALLS = frozenset(("read_text", "write_text", "read_bytes", "write_bytes", "fdopen", "fsync", "fdatasync"))
 
 
+def walk(node: ast.AST) -> tuple[ast.AST, ...]:
+    """The node and all below it, as `ast.walk` yields them, in half its time: the rules look at four million."""
+    nodes = [node]
+    for one in nodes:
+        for value in vars(one).values():
+            if type(value) is list:
+                nodes += [item for item in value if isinstance(item, ast.AST)]
+            elif type(value) is not int and isinstance(value, ast.AST):  # most are numbers of lines
+                nodes.append(value)
+    return tuple(nodes)
+
+
 @dataclass(frozen=True)
 class Module:
     """One source file, parsed."""
@@ -225,7 +237,7 @@ class Module:
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
         """Every node of the tree. Most rules look at all of them."""
-        return tuple(ast.walk(self.tree))
+        return walk(self.tree)
 
     @cached_property
     def classes(self) -> list[ast.ClassDef]:

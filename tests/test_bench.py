@@ -44,7 +44,7 @@ def rounds(*costs_us: float) -> list[Sample]:
 
 
 CPU_BESIDE_ENVOY = Goal(
-    2, "CPU", 2, "", lambda found: Measured.ratio(found.of(GOVERNED).cpu_us(), found.of("envoy").cpu_us())
+    2, "CPU", 2, "", lambda books: Measured.ratio(books.of(GOVERNED).cpu_us(), books.of("envoy").cpu_us())
 )
 
 

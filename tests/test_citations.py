@@ -14,8 +14,8 @@ KINDS = {".py", ".lua", ".md", ".txt", ".toml", ".yml", ".yaml", ".sh", ".mako"}
 FOLDERS = [folder for folder in ROOT.iterdir() if folder.is_dir() and not folder.name.startswith(".")]
 FILES = sorted(
     path
-    for found in (ROOT.glob("*"), *(folder.rglob("*") for folder in FOLDERS))
-    for path in found
+    for paths in (ROOT.glob("*"), *(folder.rglob("*") for folder in FOLDERS))
+    for path in paths
     if path.is_file() and (path.suffix in KINDS or path.name == "Makefile") and path != Path(__file__).resolve()
 )
 DOCUMENTS = [path for path in FILES if path.suffix == ".md"]

@@ -25,6 +25,7 @@ from policy.limits.kinds import KINDS, LimitType, Unit
 from proxy.refusals import RefusalError
 from runtime.setting_names import NAMES
 from tests.clients.catalogue import PROVIDERS as CLIENTS_PROVIDERS
+from tests.test_architecture import walk
 from tests.test_reference import plain, rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,7 @@ def test_no_other_module_spells_the_name_of_a_provider() -> None:
     places = [
         f"{path.relative_to(ROOT)}:{node.lineno}: import {node.value} from policy.endpoints"
         for path in paths
-        for node in ast.walk(ast.parse(path.read_bytes()))
+        for node in walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROVIDERS
     ]
     assert not places, "\n".join(places)
@@ -156,8 +157,8 @@ def names_in_functions(package: str) -> set[str]:
     """The names that functions of a package read. Tables and bases of classes are outside of functions."""
     modules = [ast.parse(path.read_bytes()) for path in (ROOT / package).rglob("*.py")]
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    functions = [node for module in modules for node in ast.walk(module) if isinstance(node, kinds)]
-    return {node.id for one in functions for node in ast.walk(one) if isinstance(node, ast.Name)}
+    functions = [node for module in modules for node in walk(module) if isinstance(node, kinds)]
+    return {node.id for one in functions for node in walk(one) if isinstance(node, ast.Name)}
 
 
 @pytest.mark.parametrize(("package", "base"), [("proxy", RefusalError), ("control", DomainError)])

@@ -74,10 +74,10 @@ def docstrings_stand_alone(sources: Sources) -> list[str]:
 
 
 def variables_are_nouns(sources: Sources) -> list[str]:
-    """A parameter or local variable is named after what it is."""
+    """A parameter or variable is named after what it is."""
     problems: set[str] = set()
     for module in sources.values():
-        for node in (node for function in functions(module) for node in ast.walk(function)):
+        for node in module.nodes:
             match node:
                 case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                     problems |= participle(module, node, name)

@@ -193,8 +193,8 @@ def _text(report: Mapping[str, Any]) -> str:
 
 
 _COLUMNS = (
-    Column("DIFFERENCE", lambda found: found["what"]),
-    Column("WHERE", lambda found: found["where"]),
-    Column("EVENTS", lambda found: found["ours"]),
-    Column("OTHER SIDE", lambda found: found["theirs"]),
+    Column("DIFFERENCE", lambda difference: difference["what"]),
+    Column("WHERE", lambda difference: difference["where"]),
+    Column("EVENTS", lambda difference: difference["ours"]),
+    Column("OTHER SIDE", lambda difference: difference["theirs"]),
 )

@@ -555,7 +555,7 @@ def test_reconcile_compares_what_is_spent(api: FakeApi) -> None:
     api.answers["GET /v1/gateway/groups"] = page(group)
     api.answers["GET /v1/gateway/groups/grp_1/spend"] = {"items": [own, of_ancestor]}
     api.answers["GET /v1/gateway/usage_report"] = page({"group_id": "grp_1", "cost": {"EUR": "1.5"}, "own": {}})
-    assert done("events", "reconcile", "--spend") == "1 groups compared\nno differences\n"
+    assert done("events", "reconcile", "--spend") == "1 groups compared, 0 balances compared\nno differences\n"
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class UsageCounters:
         """The same for a clock that shows this time. Of usage limits, the two windows that counted last are kept."""
         hashes = [list(of_key) for _, of_key in groupby(meters, key=lambda meter: meter.bucket.key)]
         counts: list[Used] = []
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             for start in range(0, len(hashes), _BATCH):
                 batch = hashes[start : start + _BATCH]
                 read = await self._redis.each([_reading(of_key) for of_key in batch])
@@ -66,7 +66,7 @@ class UsageCounters:
 
     async def now_ms(self) -> int:
         """Redis' clock, by which days end. Raises `UsageUnavailableError`."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             return await self._time_ms()
 
     async def start(self, starts: Sequence[BucketStart]) -> None:
@@ -77,7 +77,7 @@ class UsageCounters:
         for first in range(0, len(starts), _BATCH):
             batch = starts[first : first + _BATCH]
             runs = [(start.bucket.key, start_arguments(start)) for start in batch]
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 await self._start.run_each(self._redis, runs)
 
     async def forget(self, buckets: Sequence[Bucket]) -> None:
@@ -85,7 +85,7 @@ class UsageCounters:
 
         Raises `UsageUnavailableError`; leaving it at that is harmless, for a group's id is never used again.
         """
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             for start in range(0, len(buckets), _BATCH):
                 await self._redis.each([_deleting(bucket) for bucket in buckets[start : start + _BATCH]])
 
@@ -153,7 +153,7 @@ def _deleting(bucket: Bucket) -> Keyed:
 
 
 @asynccontextmanager
-async def _redis_errors(within_s: float | None = _DEADLINE_S) -> AsyncIterator[None]:
+async def _redis_errors(within_s: float | None) -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(within_s):
             yield

@@ -8,9 +8,15 @@ import pytest
 import redis
 
 from tests.contracts.redis.counters_world import World, fake_world, redis_world
+from tests.redis_patience import be_patient
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 
 Servers = Callable[[str], RedisServer]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="module")

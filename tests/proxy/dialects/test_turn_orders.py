@@ -18,7 +18,7 @@ ITEMS: dict[str, Json] = {
     "m": {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "said"}]},
     "u": {"type": "message", "role": "user", "content": "asked"},
 }
-ORDERS = sorted({"".join(order) for kept in ("aAm", "aAu", "abAB", "abABu") for order in permutations(kept)})
+ORDERS = sorted({"".join(order) for letters in ("aAm", "aAu", "abAB", "abABu") for order in permutations(letters)})
 # A message of the assistant's that comes last would be continued: that is refused, in any order.
 ORDERS = [order for order in ORDERS if order[-1] != "m"]
 

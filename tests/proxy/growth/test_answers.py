@@ -184,10 +184,10 @@ RESPONSES_STREAMS: dict[str, Build] = {
     ],
 }
 STREAMS = [
-    pytest.param(spoken, heard, build, id=f"{name} of {spoken} to {heard}")
+    pytest.param(spoken, caller, build, id=f"{name} of {spoken} to {caller}")
     for spoken, streams in zip(DIALECTS, (CHAT_STREAMS, MESSAGES_STREAMS, RESPONSES_STREAMS), strict=True)
-    for heard in DIALECTS
-    if heard != spoken
+    for caller in DIALECTS
+    if caller != spoken
     for name, build in streams.items()
 ]
 

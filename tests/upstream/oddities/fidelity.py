@@ -209,7 +209,7 @@ _ONLY_WHOLE = (
         sends=sends(
             frames(
                 SAID[0],
-                *({name: value for name, value in said.items() if name != "output_index"} for said in SAID[1:-1]),
+                *({name: value for name, value in event.items() if name != "output_index"} for event in SAID[1:-1]),
                 {"type": "response.output_item.added", "item": FUNCTION | {"arguments": ""}},
                 {"type": "response.function_call_arguments.delta", "item_id": "fc_1", "delta": '{"a":1}'},
                 {"type": "response.output_item.done", "item": FUNCTION},

@@ -84,7 +84,7 @@ class SpendHashes:
 
     async def epochs(self, trees: Sequence[SpendTree]) -> Mapping[str, str]:
         """The text that the field `e` of each tree must be for what its hash has to count, by the tree's root."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             epochs = await self._epochs([tree.key for tree in trees])
         return {
             tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices, with_draws=tree.is_hard)
@@ -93,7 +93,7 @@ class SpendHashes:
 
     async def server_epochs(self) -> Mapping[str, str]:
         """The epoch of each server that holds data, by its name."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             servers = await self._redis.data_servers()
             answers = [await server.redis.info("replication") for server in servers]
         return {server.name: _epoch(answer) for server, answer in zip(servers, answers, strict=True)}
@@ -106,7 +106,7 @@ class SpendHashes:
         for start in range(0, len(parts), _RUNS_AT_ONCE):
             some = parts[start : start + _RUNS_AT_ONCE]
             runs = [(part.tree.key, count_arguments(epochs[part.tree.root_id], part)) for part in some]
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 replies = await self._count.run_each(self._redis, runs)
             for part, reply in zip(some, replies, strict=True):
                 if reply != 1:
@@ -129,7 +129,7 @@ class SpendHashes:
         states: dict[str, str] = {}
         for some in in_portions(trees, _RUNS_AT_ONCE):
             runs = [(tree.key, begin_arguments(epochs[tree.root_id], secrets.token_hex(8))) for tree in some]
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 replies = await self._begin.run_each(self._redis, runs)
             states |= {tree.root_id: reply.decode() for tree, reply in zip(some, replies, strict=True) if reply}
         return states
@@ -141,7 +141,7 @@ class SpendHashes:
         for number, some in enumerate(portions, 1):
             next_state = state if number < len(portions) else epoch.partition(" ")[0]
             arguments = complete_arguments(epoch, state, next_state, some)
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 if not await self._complete.run(self._redis, [tree.key], *arguments):
                     return False
         return True
@@ -149,14 +149,14 @@ class SpendHashes:
     async def drop_complete(self, root_ids: Sequence[str]) -> None:
         """Have reservations of these trees count as missing."""
         for some in in_portions(root_ids, _RUNS_AT_ONCE):
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 await self._redis.each([_deleting_of(spend_key(id), [COMPLETE_FIELD]) for id in some])
 
     async def latest_counted_ms(self, trees: Sequence[SpendTree]) -> int:
         """The latest time through which events of one of these trees are counted; 0 if there are none."""
         latest_ms = 0
         for start in range(0, len(trees), _RUNS_AT_ONCE):
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 times = await self._redis.each([_counted(tree.key) for tree in trees[start : start + _RUNS_AT_ONCE]])
             latest_ms = max(latest_ms, *(int(at_ms or 0) for at_ms in times))
         return latest_ms
@@ -165,7 +165,7 @@ class SpendHashes:
         """Have nothing count in these trees until they are built, after the database was set back. Reservations stay,
         and some may be missing."""
         for some in in_portions(trees, _RUNS_AT_ONCE):
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 await self._redis.each([command for tree in some for command in _forgetting(tree.key)])
 
     async def reserves(self, tree: SpendTree) -> TreeReserves:
@@ -182,7 +182,7 @@ class SpendHashes:
     async def repair(self, tree: SpendTree, stamp: bytes, drifts: Mapping[str, int]) -> bool:
         """Add these to what groups have reserved (10^-12). False if another repair was made since that stamp."""
         arguments = repair_arguments(stamp, secrets.token_hex(8), drifts)
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             return bool(await self._repair.run(self._redis, [tree.key], *arguments))
 
     async def release(self, tree: SpendTree, event_keys: Sequence[str], counted_ms: int) -> int:
@@ -193,19 +193,19 @@ class SpendHashes:
         count = 0
         names = [f"{RESERVATION_PREFIX}{key}" for key in event_keys]
         for some in in_portions(names, EVENTS_AT_ONCE):
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 count += await self._release.run(self._redis, [tree.key], counted_ms, *some)
         return count
 
     async def delete_spent(self, tree: SpendTree, fields: Sequence[str]) -> None:
         """Delete what was spent in windows that are past."""
         for some in in_portions(fields, _FIELDS_AT_ONCE):
-            async with _redis_errors():
+            async with _redis_errors(_DEADLINE_S):
                 await self._redis.at(tree.key, _deleting(tree.key, some))
 
     async def spend_of(self, bounds: Sequence[SpendBound], key: str, at_ms: int | None = None) -> SpendReading:
         """A `SpendSource`. What is reserved may be of calls that have ended and are not counted yet."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             epoch = (await self._epochs([key]))[key]
             counted, time = await self._redis.each([_counted(key), (key, lambda server: server.time())])
             if at_ms is None:
@@ -221,7 +221,7 @@ class SpendHashes:
         """A `BalanceSource`."""
         name = balance_name(group_id)
         names = [EPOCH_FIELD, COUNTED_FIELD, spent_field(name, None, 0), f"{RESERVED_PREFIX}{name}"]
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             epoch = (await self._epochs([tree_key]))[tree_key]
             read = await self._redis.at(tree_key, lambda server: server.hmget(tree_key, names))
         state, counted, drawn, reserved = read
@@ -236,7 +236,7 @@ class SpendHashes:
     async def drawn_of(self, tree: SpendTree, group_ids: Sequence[str]) -> TreeDraws:
         """Read what is drawn from the balances of these groups, by one command. Raises `SpendNotCountedError`."""
         names = [EPOCH_FIELD, COUNTED_FIELD, *(spent_field(balance_name(id), None, 0) for id in group_ids)]
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             epoch = (await self._epochs([tree.key]))[tree.key]
             state, counted, *values = await self._redis.at(tree.key, lambda server: server.hmget(tree.key, names))
         if not _counts_draws(state, epoch, tree.currency):
@@ -246,13 +246,13 @@ class SpendHashes:
 
     async def count_anew(self, tree: SpendTree) -> None:
         """Have nothing count in this tree until it is built. Its reservations stay, and are all there as before."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             await self._redis.at(tree.key, _deleting(tree.key, [EPOCH_FIELD]))
 
     async def withdraw(self, withdrawal: Withdrawal) -> bool:
         """Reserve a withdrawal: see `BalanceSource`."""
         key = withdrawal.tree_key
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             epoch = (await self._epochs([key]))[key]
             arguments = withdraw_arguments(epoch, withdrawal)
             reply = await self._withdraw.run(self._redis, [key], *arguments)
@@ -264,7 +264,7 @@ class SpendHashes:
 
     async def give_back_withdrawal(self, tree_key: str, key: str) -> None:
         """A `BalanceSource`."""
-        async with _redis_errors():
+        async with _redis_errors(_DEADLINE_S):
             await self._release.run(self._redis, [tree_key], 0, f"{RESERVATION_PREFIX}{key}")
 
     async def _epochs(self, keys: Sequence[str]) -> dict[str, str]:
@@ -336,9 +336,9 @@ def _reserves(fields: Mapping[str, bytes]) -> TreeReserves:
 
 
 @asynccontextmanager
-async def _redis_errors(within_s: float | None = None) -> AsyncIterator[None]:
+async def _redis_errors(within_s: float) -> AsyncIterator[None]:
     try:
-        async with asyncio.timeout(within_s or _DEADLINE_S):
+        async with asyncio.timeout(within_s):
             yield
     except (RedisError, OSError, TimeoutError) as error:
         raise UsageUnavailableError from error

@@ -9,7 +9,13 @@ from control.edges.redis.client import connect
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from tests.control.plane import ControlPlane
 from tests.control.resources.spend.spend_world import SpendWorld
+from tests.redis_patience import be_patient
 from tests.redis_server import RedisServer, private_redis
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="module")

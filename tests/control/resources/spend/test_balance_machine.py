@@ -16,19 +16,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from control.edges.redis.spend import spend_hashes
+from control.edges.redis.client import connect
 from control.edges.redis.spend.spend_hashes import SpendHashes
 from control.resources.spend import counting, rebuilds
 from control.resources.spend.balances import Ledger
-from runtime.redis.node_clients import RedisOptions
-from runtime.redis.routed import RoutedRedis
 from tests.control.billing import ShiftedClock
 from tests.control.plane import running_plane
 from tests.control.resources.spend.balance_machine import ACTIONS, BALANCES, HOLDBACK_S, Machine, Shared
 from tests.redis_server import private_redis
-
-PATIENCE_S = 60.0
-"""The time that a busy machine may take for an answer of Redis."""
 
 
 @pytest.fixture
@@ -37,13 +32,12 @@ def shared(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]
         (rebuilds, "MACHINES_TOLD_S", 0.0),
         (counting, "IDLE_TURNS", 1),
         (counting, "PRICES_READ_S", 0.0),
-        (spend_hashes, "_DEADLINE_S", PATIENCE_S),
     ):
         monkeypatch.setattr(module, name, value)
     with private_redis() as server, server.client() as client, asyncio.Runner() as runner:
         planes = running_plane(sqlite_url)
         plane = runner.run(planes.__aenter__())
-        routed = RoutedRedis(server.url, RedisOptions(socket_timeout_s=PATIENCE_S, retries=1))
+        routed = connect(server.url)
         try:
             hashes = SpendHashes(routed)
             clock = ShiftedClock()

@@ -344,7 +344,7 @@ def test_endless_answer_is_cut() -> None:
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
-JSON_TEXTS = st.dictionaries(TEXTS, TEXTS, max_size=2).map(lambda given: orjson.dumps(given).decode())
+JSON_TEXTS = st.dictionaries(TEXTS, TEXTS, max_size=2).map(lambda texts: orjson.dumps(texts).decode())
 EXTRA = st.none() | st.just({"google": {"thought_signature": "c2ln"}})
 PARTS = st.lists(
     TEXTS.map(Text)
