@@ -1,6 +1,8 @@
 # `make help` lists the targets. `make install` builds .venv from requirements.lock; the other targets call it first.
 # Another Python: `make check PYTHON=python3.12 VENV=.venv-3.12`.
-PYTHON ?= python3
+# Debian's is built with optimisations, as the image's is, and runs the product and its tests in half the time of one that
+# is not (bench/NOTES.md).
+PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -9,12 +11,6 @@ RAY_LOCK ?= requirements-ray.lock
 LOCKS ?= requirements.lock requirements-dev.lock $(RAY_LOCK)
 # What an installation without tests needs: the product's packages, and setuptools. `make … LOCKS='$(PRODUCT_LOCKS)'`.
 PRODUCT_LOCKS := requirements.lock deploy/release/requirements.lock
-# Benchmarks need an interpreter built with optimisations, as the image's is (see bench/NOTES.md). Debian's is; without
-# one, they run on the interpreter of .venv.
-BENCH_PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo $(BIN)/python)
-BENCH_VENV := .bench/tollgate
-BENCH := $(BENCH_VENV)/bin/python
-BENCH_STAMP := $(BENCH_VENV)/.installed
 # The clients of `make clients`: an environment per lock, none of them Tollgate's own.
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
 CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
@@ -25,9 +21,9 @@ TEST_PROCESSES ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock release
+.PHONY: help install check check-python python-version test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock release
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## build .venv from the hash-checked lock file
 
@@ -40,13 +36,6 @@ $(STAMP): $(LOCKS) pyproject.toml
 	flock requirements.lock $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .  # one at a time: each writes tollgate.egg-info
 	@touch $@
 
-$(BENCH_STAMP): $(STAMP)
-	@echo "building $(BENCH_VENV) on $(BENCH_PYTHON) …"
-	$(BENCH_PYTHON) -m venv --clear --without-pip $(BENCH_VENV)
-	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --progress-bar on --require-hashes -r requirements.lock -r requirements-dev.lock
-	$(BIN)/pip --python $(BENCH) install --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
-
 check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, paths and citations in documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +45,9 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, path
 check-python: $(STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module
 	$(BIN)/tollgate demo
+
+python-version:  ## print the version of the Python that `make` uses
+	@$(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
 test: $(STAMP)  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
@@ -90,21 +82,21 @@ up: $(STAMP)  ## run the whole product on this machine until Ctrl-C; more flags:
 demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
-bench: $(BENCH_STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
-	$(BENCH) -m bench.run $(BENCH_FLAGS)
+bench: $(STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
+	$(BIN)/python -m bench.run $(BENCH_FLAGS)
 
-bench-quick: $(BENCH_STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared
-	$(BENCH) -m bench.run --quick $(BENCH_FLAGS)
+bench-quick: $(STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared
+	$(BIN)/python -m bench.run --quick $(BENCH_FLAGS)
 
-bench-limits: $(BENCH_STAMP)  ## measure what limits cost and let through, beside the usual alternatives
-	$(BENCH) -m bench.studies.limits
-	$(BENCH) -m bench.studies.limits_overload
-	$(BENCH) -m bench.studies.redis_topologies
-	$(BENCH) -m bench.studies.regions
+bench-limits: $(STAMP)  ## measure what limits cost and let through, beside the usual alternatives
+	$(BIN)/python -m bench.studies.limits
+	$(BIN)/python -m bench.studies.limits_overload
+	$(BIN)/python -m bench.studies.redis_topologies
+	$(BIN)/python -m bench.studies.regions
 
-soak: $(STAMP) $(BENCH_STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
+soak: $(STAMP)  ## run the long tests for rare faults, then ten minutes of calls: memory and CPU must stay flat
 	$(BIN)/pytest -rs -m soak
-	$(BENCH) -m bench.soak
+	$(BIN)/python -m bench.soak
 
 release: $(STAMP)  ## build wheel, sdist, bill of materials, notes, checksums and image of this commit into dist/
 	$(BIN)/python -m deploy.release
