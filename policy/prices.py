@@ -134,9 +134,11 @@ class CostFigures(NamedTuple):
 def cost_figures(tokens: Tokens, details: Details, *, is_charged: bool = True) -> CostFigures:
     """The figures of one call, each token in one part: what is cached or written is text first, then pictures, then
     sound. A part that is larger than what it is part of counts as all of that."""
+    cached = min(tokens.cached_input, tokens.input)
+    if not any(details.figures):
+        return CostFigures(int(is_charged), tokens.input, tokens.output, cached)
     image = min(details.image_input, tokens.input)
     audio = min(details.audio_input, tokens.input - image)
-    cached = min(tokens.cached_input, tokens.input)
     writes = min(details.cache_write, tokens.input - cached)
     beyond_text = max(0, cached + writes - (tokens.input - image - audio))
     beyond_pictures = max(0, beyond_text - image)
@@ -173,20 +175,20 @@ class Rates(NamedTuple):
 
     def cost(self, figures: CostFigures) -> int:
         """The cost in units. What is in no other part is text."""
-        _, input, output, cached, writes, long_writes, audio, image, audio_output, image_output, _ = figures
-        return (
-            self.input * (input - cached - writes - audio - image)
-            + self.cached_input * cached
-            + self.cache_write * (writes - long_writes)
-            + self.cache_write_1h * long_writes
-            + self.audio_input * audio
-            + self.image_input * image
-            + self.output * (output - audio_output - image_output)
-            + self.audio_output * audio_output
-            + self.image_output * image_output
-            + self.per_call * figures.charged_calls
-            + self.per_server_tool_call * figures.server_tool_calls
-        )
+        calls, input, output, cached, *parts = figures
+        cost = self.per_call * calls + self.input * (input - cached) + self.cached_input * cached + self.output * output
+        if any(parts):  # they are text too, above
+            writes, long_writes, audio, image, audio_output, image_output, tool_calls = parts
+            cost += (
+                (self.cache_write - self.input) * writes
+                + (self.cache_write_1h - self.cache_write) * long_writes
+                + (self.audio_input - self.input) * audio
+                + (self.image_input - self.input) * image
+                + (self.audio_output - self.output) * audio_output
+                + (self.image_output - self.output) * image_output
+                + self.per_server_tool_call * tool_calls
+            )
+        return cost
 
 
 def amount_of(units: int) -> Decimal:

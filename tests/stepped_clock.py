@@ -84,9 +84,14 @@ class SteppedClock:
         shim.chmod(0o755)
         return {"PATH": f"{shims}:{os.environ['PATH']}"}
 
+    @property
+    def now_s(self) -> float:
+        """The time that it shows."""
+        return time.time() + self.offset_s
+
     def keep_from_midnight(self, for_s: int) -> None:
         """Begin the next UTC day if this one ends within the time: a day's counters end with it."""
-        left_s = DAY_S - int(time.time() + self.offset_s) % DAY_S
+        left_s = DAY_S - int(self.now_s) % DAY_S
         if left_s <= for_s:
             self.step(left_s)
 

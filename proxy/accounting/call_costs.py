@@ -18,7 +18,7 @@ def expected_picos(prices: SlugPrices | None, currency: str, at_ms: int, estimat
     tariff = _tariff(prices, currency, at_ms, "", input_tokens)
     if tariff is None:
         return None
-    figures = CostFigures(charged_calls=1, input=input_tokens, output=estimate.output)
+    figures = CostFigures(1, input_tokens, estimate.output)
     return picos_of(tariff.rates.cost(figures))
 
 

@@ -7,16 +7,15 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from tests.journeys.conftest import Stage, Workspace, stage_of
-from tests.journeys.product import Product, models
+from tests.journeys.conftest import Stage
+from tests.journeys.limits.own_product import own_product
+from tests.journeys.product import models
 from tests.ports import own_port
 from tests.redis_server import REDIS_BINARIES
 from tests.stepped_clock import COMPILER, SteppedClock
@@ -159,17 +158,6 @@ async def test_caller_that_waits_for_retry_after_is_admitted(stage_with_endpoint
         await asyncio.sleep(last.received_s + int(last.headers["retry-after"]) - time.time())
         assert (await ask(stage, key)).status == 200
         await asyncio.sleep(1.01)  # that call leaves the window
-
-
-@asynccontextmanager
-async def own_product(directory: Path, settings: dict[str, str]) -> AsyncIterator[Stage]:
-    product = Product(directory / "data", settings=settings)
-    async with aiohttp.ClientSession() as session:
-        try:
-            await asyncio.to_thread(product.start)
-            yield stage_of(Workspace(product), session, None, "own")  # type: ignore[arg-type]  # this journey has its own upstream
-        finally:
-            await asyncio.to_thread(product.kill)
 
 
 @pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
