@@ -96,8 +96,11 @@ async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"
                     async with asyncio.timeout(QUIET_S):
                         await redis.changed()
             raise TimeoutError("other servers hold the data now")
-    except* (RedisError, OSError, TimeoutError) as errors:
-        raise errors.exceptions[0] from None
+    except ExceptionGroup as errors:  # not `except*`: before Python 3.11.4 it puts what is raised in a group
+        lost, others = errors.split((RedisError, OSError, TimeoutError))
+        if lost is None or others is not None:
+            raise
+        raise lost.exceptions[0] from None
 
 
 class _Subscription:
