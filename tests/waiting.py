@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 async def eventually(

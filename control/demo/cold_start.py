@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from control.demo.caller import ask
-from control.demo.scene import Scene, expect, ms_since, until
+from control.demo.scene import PATIENCE_S, Scene, expect, ms_since, until
 from policy.endpoints import PLATFORM
 
 SLUG = "acme/sleeper"
@@ -51,7 +51,7 @@ async def cold_start(scene: Scene) -> list[str]:
         await until(parked, "the call was never parked")
         expect(not call.done(), "the call was answered although no replica was listed")
         report.append(f"{ms_since(began)} parked; the deployment is {await _status(scene)}")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             answer = await call
     finally:
         call.cancel()

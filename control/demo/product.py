@@ -19,7 +19,7 @@ from runtime.child_process import tie_to_parent
 
 TOLLGATE = (sys.executable, "-P", "-c", "from control.operator.cli import main; main()")
 _SETTINGS = {"TOLLGATE_EVENT_HOLDBACK_S": "2"}  # events can be listed after seconds, not after a minute
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 120
 _OURS_ALONE = frozenset({signal.SIGINT})
 """The signals that the demo answers itself, though Ctrl-C reaches the whole process group."""
 

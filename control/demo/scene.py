@@ -13,7 +13,7 @@ from control.demo.product import ManagementClient, Product
 from control.demo.result_receiver import ResultReceiver
 from control.demo.upstream import ScriptedUpstream
 
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 
 
 class StepFailedError(Exception):

@@ -43,14 +43,14 @@ def spawn(
         )
 
 
-def ready_line(process: subprocess.Popen[str], within_s: float = 60) -> str:
+def ready_line(process: subprocess.Popen[str], within_s: float = 120) -> str:
     """The first line on standard output; "" if none comes in time."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], within_s)
     return process.stdout.readline() if readable else ""
 
 
-def ended(process: subprocess.Popen[str], within_s: float = 60) -> int:
+def ended(process: subprocess.Popen[str], within_s: float = 120) -> int:
     """The exit status, once the process has ended. TimeoutExpired after `within_s`."""
     status = process.wait(timeout=within_s)
     if process.stdout is not None:
@@ -118,13 +118,13 @@ class Product:
     def stop(self) -> int:
         """Send SIGTERM; return the exit status."""
         self.up.terminate()
-        return self.ended(60)
+        return self.ended(120)
 
     def kill(self) -> None:
         """Send SIGKILL, as the out-of-memory killer would. Does nothing if the process has ended."""
         if self._up is not None:
             self._up.kill()
-            self.ended(60)
+            self.ended(120)
 
     def ended(self, within_s: float) -> int:
         """The exit status, once it has ended."""

@@ -22,7 +22,7 @@ from tests.redis_server import RedisServer, private_redis
 from tests.waiting import PATIENCE_S, eventually
 
 BOTH_LOOPS = True
-OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=0.3))
+OPTIONS = CountersOptions(client=RedisClientOptions(deadline_s=1.0))
 """A longer deadline than in production, for a machine that is busy with other tests."""
 
 
@@ -268,7 +268,7 @@ async def test_reply_that_arrived_during_our_own_stall_is_in_time(server: RedisS
 
 
 async def test_connection_that_owes_a_reply_too_long_is_closed(server: RedisServer) -> None:
-    options = CountersOptions(client=RedisClientOptions(stall_s=0.2, connect_timeout_s=0.2))
+    options = CountersOptions(client=RedisClientOptions(deadline_s=1.0, stall_s=0.2, connect_timeout_s=0.2))
     counters = RedisCounters(server.url, "worker-1", options=options)
     await counters.start()
     server.pause()
