@@ -6,7 +6,7 @@ A step like those of `steps.py`. The price of the slug was set by that of `hard_
 from decimal import Decimal
 from typing import Any
 
-from control.demo.hard_limit import COST, SLUG, customer_of, is_answered, message, refusal_of, use_up
+from control.demo.hard_limit import COST, SLUG, customer_of, message, refusal_of, use_up
 from control.demo.scene import Scene, expect, until
 
 CREDIT = Decimal("0.01")
@@ -27,7 +27,7 @@ async def topped_up(scene: Scene) -> list[str]:
     async def is_told() -> Any:
         # Until the calls are counted it is said of no refusal: they might yet cost less than they reserved.
         again = await refusal_of(scene, key)
-        expect(again is not None and again.status == 402, "a call was answered without credit")
+        expect(again is not None and again.status == 402, f"a call without credit: {again or 'it was answered'}")
         return await look_for_alert()
 
     alert = await until(is_told, "the webhook was told of nothing")
@@ -35,7 +35,11 @@ async def topped_up(scene: Scene) -> list[str]:
     await operator.call("DELETE", f"/v1/gateway/webhooks/{webhook['id']}")
     scene.receiver.messages.clear()
     await operator.call("POST", f"{group}/balance/credits", _credit("INV-2"))
-    await until(is_answered(scene, key, 402), "the top-up let no call through")
+
+    async def is_answered() -> bool:
+        return await refusal_of(scene, key) is None
+
+    await until(is_answered, "the top-up let no call through")
     spent = (answered + 1) * COST
 
     async def drawn() -> Any:
