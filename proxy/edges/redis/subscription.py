@@ -97,10 +97,10 @@ async def _until_one_is_lost(redis: RoutedRedis, every: Sequence["_Subscription"
                         await redis.changed()
             raise TimeoutError("other servers hold the data now")
     except ExceptionGroup as errors:  # not `except*`: before Python 3.11.4 it puts what is raised in a group
-        lost, others = errors.split((RedisError, OSError, TimeoutError))
-        if lost is None or others is not None:
+        losses, others = errors.split((RedisError, OSError, TimeoutError))
+        if losses is None or others is not None:
             raise
-        raise lost.exceptions[0] from None
+        raise losses.exceptions[0] from None
 
 
 class _Subscription:

@@ -105,7 +105,7 @@ def cost_by_tokens(events: list[Any], factor: int) -> Decimal:
     return factor * Decimal(sum(one["inputTokens"] + 1000 * one["outputTokens"] for one in tokens)) / 1_000_000
 
 
-async def spent(stage: Stage, group_id: str) -> list[Any]:
+async def spend_of(stage: Stage, group_id: str) -> list[Any]:
     """What is spent and reserved in the day, and in the month."""
     status, answer = await stage.operator.ask("GET", f"/v1/gateway/groups/{group_id}/spend")
     items = answer["items"] if status == 200 else []
@@ -144,7 +144,7 @@ async def check_books(scene: HardScene, first: str, enforcement: str) -> None:
     async def agree() -> bool:
         nonlocal days
         days = await days_of_events(scene.stage, enforcement)
-        return await spent(scene.stage, scene.group_id) == [(cost(days.get(first, [])), Decimal(0))] * 2
+        return await spend_of(scene.stage, scene.group_id) == [(cost(days.get(first, [])), Decimal(0))] * 2
 
     await scene.stage.until(agree, "what is spent is what the new month's events cost")
     (last,) = days.keys() - {first}
