@@ -211,8 +211,9 @@ def price_response(price: Price) -> PriceV1:
 
 
 _PATH = "/v1/gateway/prices"
+_DELETED = DeletedGatewayPriceV1
 OPERATIONS = (
     Operation("PUT", _PATH, _put, "Set a price", GatewayPriceV1, body=PutPriceRequestV1, errors=(400, 409)),
     Operation("GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,)),
-    Operation("DELETE", _PATH, _delete, "Delete a price", GatewayPriceV1, query=DeletePriceQueryV1, errors=(400, 404)),
+    Operation("DELETE", _PATH, _delete, "Delete a price", _DELETED, query=DeletePriceQueryV1, errors=(400, 404)),
 )
