@@ -53,7 +53,7 @@ TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examp
 
 
 class DeletedV1(ResponseV1):
-    """What was deleted: its id, and the ids of what it was part of."""
+    """The answer to a deletion: the id of the thing, and the ids of what it was part of."""
 
     model_config = ResponseV1.model_config | {"json_schema_serialization_defaults_required": True}
 
