@@ -17,6 +17,7 @@ from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     NO_NUL,
+    DeletedV1,
     IdText,
     PageQueryV1,
     PaginationResponseV1,
@@ -127,7 +128,7 @@ class GatewayEndpointsResponseV1(ResponseV1):
     pagination: PaginationResponseV1
 
 
-class DeletedGatewayEndpointV1(ResponseV1):
+class DeletedGatewayEndpointV1(DeletedV1):
     """The deleted endpoint. Its slug can be used again."""
 
     id: str

@@ -30,6 +30,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
+    DeletedV1,
     IdText,
     Name,
     PageQueryV1,
@@ -204,10 +205,11 @@ class GatewayGroupsResponseV1(ResponseV1):
     pagination: PaginationResponseV1
 
 
-class DeletedGatewayGroupV1(ResponseV1):
+class DeletedGatewayGroupV1(DeletedV1):
     """The deleted group. All groups below it and all their keys are deleted too."""
 
     id: str
+    parent_group_id: str | None
     metadata: GroupMetadataV1
     deleted_at: TimeText
 
@@ -327,8 +329,12 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
     group_id = request.path["group_id"]
     removed = await groups.remove_group(parts.store, parts.counters, workspace_id, group_id, forfeit=forfeit)
     record = removed.record
-    deleted_at = time_text(removed.removed_at_ms)
-    return DeletedGatewayGroupV1(id=record.group.id, metadata=_metadata(record), deleted_at=deleted_at)
+    return DeletedGatewayGroupV1(
+        id=record.group.id,
+        parent_group_id=record.group.parent_id,
+        metadata=_metadata(record),
+        deleted_at=time_text(removed.removed_at_ms),
+    )
 
 
 def encode_group(group: GroupInTree) -> Pieces:

@@ -1,14 +1,23 @@
 """`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: keys are shown once, then addressed by prefix."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel
-
-from control.api.protocol.encoding import Encoded
+from control.api.protocol.encoding import Encoded, Pieces
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import (
+    DeletedV1,
+    Name,
+    PageQueryV1,
+    PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
+    TimeText,
+    WholeListQueryV1,
+    original_name,
+)
 from control.records.policy import KeyRecord
 from control.records.times import time_text
 from control.resources import keys
@@ -73,13 +82,20 @@ class WorkspaceKeysResponseV1(ResponseV1):
     """One page of the workspace's own keys."""
 
     items: list[WorkspaceKeyV1]
+    keys: list[WorkspaceKeyV1] = original_name("keys")
     pagination: PaginationResponseV1
 
 
-class RevokedKeyV1(ResponseV1):
+class RevokedKeyV1(DeletedV1):
     """The prefix of the key that was revoked."""
 
     prefix: str
+
+
+class RevokedFederatedKeyV1(RevokedKeyV1):
+    """The prefix of the key that was revoked, and its group."""
+
+    group_id: str
 
 
 async def _post_federated(request: ApiRequest) -> CreatedFederatedKeyV1:
@@ -100,11 +116,11 @@ async def _post_own(request: ApiRequest) -> CreatedWorkspaceKeyV1:
 
 
 async def _list_federated(request: ApiRequest) -> Encoded:
-    return await _list(request, _federated)
+    return await list_page(request, _listing(request, encoder(_federated)))
 
 
 async def _list_own(request: ApiRequest) -> Encoded:
-    return await _list(request, _workspace)
+    return await list_page(request, replace(_listing(request, encoder(_workspace)), name="keys"))
 
 
 async def _get_federated(request: ApiRequest) -> FederatedKeyV1:
@@ -115,16 +131,25 @@ async def _get_own(request: ApiRequest) -> WorkspaceKeyV1:
     return _workspace(await _get(request))
 
 
-async def _delete(request: ApiRequest) -> RevokedKeyV1:
-    await keys.revoke_key(request.store, _owner(request), request.path["prefix"])
-    return RevokedKeyV1(prefix=request.path["prefix"])
+async def _delete_federated(request: ApiRequest) -> RevokedFederatedKeyV1:
+    return RevokedFederatedKeyV1(prefix=await _revoked(request), group_id=request.path["group_id"])
+
+
+async def _delete_own(request: ApiRequest) -> RevokedKeyV1:
+    return RevokedKeyV1(prefix=await _revoked(request))
+
+
+async def _revoked(request: ApiRequest) -> str:
+    prefix = request.path["prefix"]
+    await keys.revoke_key(request.store, _owner(request), prefix)
+    return prefix
 
 
 def _owner(request: ApiRequest) -> KeyOwner:
     return KeyOwner(request.workspace_id, request.path.get("group_id"))
 
 
-async def _list(request: ApiRequest, show: Callable[[KeyRecord], BaseModel]) -> Encoded:
+def _listing(request: ApiRequest, encode: Callable[[KeyRecord], Pieces]) -> Listing[KeyRecord]:
     owner = _owner(request)
 
     async def fetch(at: Position[KeyRecord]) -> Sequence[KeyRecord]:
@@ -132,8 +157,7 @@ async def _list(request: ApiRequest, show: Callable[[KeyRecord], BaseModel]) -> 
         return await keys.read_keys(request.store, owner, after, at.limit)
 
     kind = f"keys {owner.group_id or ''}"
-    listing = Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix], encoder(show))
-    return await list_page(request, listing)
+    return Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix], encode)
 
 
 async def _get(request: ApiRequest) -> KeyRecord:
@@ -155,17 +179,19 @@ _ONE_FEDERATED = f"{_FEDERATED}/{{prefix}}"
 _MINT = CreateFederatedKeyRequestV1
 _CREATE = CreateWorkspaceKeyRequestV1
 _PAGE = PageQueryV1
+_WHOLE = WholeListQueryV1
 _MADE = CreatedFederatedKeyV1
 _SEVERAL = FederatedKeysResponseV1
+_REVOKED = RevokedFederatedKeyV1
 _MADE_OWN = CreatedWorkspaceKeyV1
 _SEVERAL_OWN = WorkspaceKeysResponseV1
 OPERATIONS = (
     Operation("POST", _FEDERATED, _post_federated, "Mint a federated key", _MADE, body=_MINT, errors=(400, 404)),
     Operation("GET", _FEDERATED, _list_federated, "List a group's keys", _SEVERAL, query=_PAGE, errors=(400, 404)),
     Operation("GET", _ONE_FEDERATED, _get_federated, "Get a group's key", FederatedKeyV1, errors=(404,)),
-    Operation("DELETE", _ONE_FEDERATED, _delete, "Revoke a group's key", RevokedKeyV1, errors=(404,)),
+    Operation("DELETE", _ONE_FEDERATED, _delete_federated, "Revoke a group's key", _REVOKED, errors=(404,)),
     Operation("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN, body=_CREATE, errors=(400,), tag="Keys"),
-    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_PAGE, errors=(400,), tag="Keys"),
+    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_WHOLE, errors=(400,), tag="Keys"),
     Operation("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1, errors=(404,), tag="Keys"),
-    Operation("DELETE", _ONE_OWN, _delete, "Revoke a workspace key", RevokedKeyV1, errors=(404,), tag="Keys"),
+    Operation("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1, errors=(404,), tag="Keys"),
 )

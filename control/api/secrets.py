@@ -12,7 +12,16 @@ from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import (
+    NO_NUL,
+    DeletedV1,
+    PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
+    TimeText,
+    WholeListQueryV1,
+    original_name,
+)
 from control.records.policy import SecretRecord
 from control.resources import secrets
 from control.resources.changes.shown import shown_secret
@@ -60,10 +69,11 @@ class SecretsResponseV1(ResponseV1):
     """One page of secrets."""
 
     items: list[SecretV1]
+    secrets: list[SecretV1] = original_name("secrets")
     pagination: PaginationResponseV1
 
 
-class DeletedSecretV1(ResponseV1):
+class DeletedSecretV1(DeletedV1):
     """The deleted secret."""
 
     id: str
@@ -89,7 +99,8 @@ async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[SecretRecord]) -> Sequence[SecretRecord]:
         return await secrets.read_secrets(request.store, request.workspace_id, at.after, at.limit)
 
-    return await list_page(request, Listing("secrets", fetch, lambda record: record.id, encoder(_response)))
+    encode = encoder(_response)
+    return await list_page(request, Listing("secrets", fetch, lambda record: record.id, encode, name="secrets"))
 
 
 async def _delete(request: ApiRequest) -> DeletedSecretV1:
@@ -104,7 +115,7 @@ def _response(record: SecretRecord) -> SecretV1:
 
 _PATH = "/v1/secrets"
 _PUT = PutSecretRequestV1
-_PAGE = PageQueryV1
+_PAGE = WholeListQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Store or rotate a secret", SecretV1, body=_PUT, errors=(400, 409), tag="Secrets"),
     Operation("GET", _PATH, _list, "List secrets", SecretsResponseV1, query=_PAGE, errors=(400,), tag="Secrets"),

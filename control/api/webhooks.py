@@ -13,6 +13,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
+    DeletedV1,
     IdText,
     PageQueryV1,
     PaginationResponseV1,
@@ -124,7 +125,7 @@ class WebhooksResponseV1(ResponseV1):
     pagination: PaginationResponseV1
 
 
-class DeletedWebhookV1(ResponseV1):
+class DeletedWebhookV1(DeletedV1):
     """The deleted webhook."""
 
     id: str

@@ -10,7 +10,7 @@ _CODES = {400: "INVALID_REQUEST", 408: "REQUEST_TIMEOUT", 503: "TOO_MANY_CONNECT
 
 def error_json(status: int, message: str, code_member: str) -> str:
     """Write an error as this API's JSON; `code_member` names its code."""
-    return json.dumps({"error": message, code_member: _CODES.get(status, "INTERNAL_ERROR")})
+    return json.dumps({"error": message, "message": message, code_member: _CODES.get(status, "INTERNAL_ERROR")})
 
 
 def error_answer(status: int, message: str, code_member: str) -> bytes:

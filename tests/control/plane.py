@@ -41,6 +41,7 @@ class Answer:
         assert self.status == status, (self.status, self.body)
         assert code is None or self.body["code"] == code, self.body
         assert isinstance(self.body["error"], str)
+        assert self.body["message"] == self.body["error"], self.body
         body: Json = self.body
         return body
 

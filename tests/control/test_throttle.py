@@ -169,6 +169,7 @@ async def test_a_key_is_limited_over_http_across_two_processes(redis_server: Red
         refused = answers[-1]
         assert refused.body == {
             "error": "Management API rate limit exceeded for this API key",
+            "message": "Management API rate limit exceeded for this API key",
             "code": "RATE_LIMITED",
             "retry_after": int(refused.headers["Retry-After"]),
         }

@@ -15,6 +15,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
+    DeletedV1,
     PageQueryV1,
     PaginationResponseV1,
     RequestV1,
@@ -153,6 +154,10 @@ class GatewayPriceV1(PriceV1, OwnableResponseV1):
     """A price, and the policy file that owns it."""
 
 
+class DeletedGatewayPriceV1(GatewayPriceV1, DeletedV1):
+    """The deleted price."""
+
+
 class PricesResponseV1(ResponseV1):
     """One page of prices, ordered by slug and `valid_from`."""
 
@@ -190,10 +195,11 @@ async def _list(request: ApiRequest) -> Encoded:
     return await list_page(request, Listing("prices", fetch, position_of, encoder(_response), ("slug",)))
 
 
-async def _delete(request: ApiRequest) -> GatewayPriceV1:
+async def _delete(request: ApiRequest) -> DeletedGatewayPriceV1:
     query = request.query_as(DeletePriceQueryV1)
     position = (query.slug, parse_date(query.valid_from))
-    return _response(await prices.remove_price(request.store, request.workspace_id, position))
+    record = await prices.remove_price(request.store, request.workspace_id, position)
+    return DeletedGatewayPriceV1(**prices.shown_record(record))
 
 
 def _response(record: PriceRecord) -> GatewayPriceV1:
@@ -205,8 +211,9 @@ def price_response(price: Price) -> PriceV1:
 
 
 _PATH = "/v1/gateway/prices"
+_DELETED = DeletedGatewayPriceV1
 OPERATIONS = (
     Operation("PUT", _PATH, _put, "Set a price", GatewayPriceV1, body=PutPriceRequestV1, errors=(400, 409)),
     Operation("GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,)),
-    Operation("DELETE", _PATH, _delete, "Delete a price", GatewayPriceV1, query=DeletePriceQueryV1, errors=(400, 404)),
+    Operation("DELETE", _PATH, _delete, "Delete a price", _DELETED, query=DeletePriceQueryV1, errors=(400, 404)),
 )

@@ -7,12 +7,14 @@ from pydantic import Field, model_validator
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
+    DeletedV1,
     Name,
     PaginationResponseV1,
     RequestV1,
     ResponseV1,
     TimeText,
     not_all_null,
+    original_name,
 )
 from control.records.times import optional_time_text, time_text
 from control.resources.platform.deployments import DeploymentSummary, Settings
@@ -173,13 +175,15 @@ class DeploymentsResponseV1(ResponseV1):
     """One page of deployments."""
 
     items: list[DeploymentV1]
+    deployments: list[DeploymentV1] = original_name("deployments")
     pagination: PaginationResponseV1
 
 
-class DeletedDeploymentV1(ResponseV1):
+class DeletedDeploymentV1(DeletedV1):
     """The deleted deployment."""
 
     id: str
+    model_id: str
 
 
 class DeploymentChangedV1(ResponseV1):

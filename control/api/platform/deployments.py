@@ -11,7 +11,7 @@ from control.api.platform.deployment_schemas import DeploymentV1, deployment_res
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import PageQueryV1
+from control.api.protocol.schemas import WholeListQueryV1
 from control.records.models import DeploymentRecord
 from control.resources.platform import deployments
 from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
@@ -41,7 +41,8 @@ async def _patch(request: ApiRequest, environment: str | None = None) -> Deploym
 
 async def _delete(request: ApiRequest, environment: str | None = None) -> schemas.DeletedDeploymentV1:
     ref = deployment_ref(request, environment)
-    return schemas.DeletedDeploymentV1(id=await deployments.remove_deployment(request.store, ref))
+    id = await deployments.remove_deployment(request.store, ref)
+    return schemas.DeletedDeploymentV1(id=id, model_id=ref.model_id)
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -54,7 +55,8 @@ async def _list(request: ApiRequest) -> Encoded:
 
     kind = f"deployments {model_id}"
     encode = encoder(deployment_response)
-    return await list_page(request, Listing(kind, fetch, lambda item: item.record.id, encode, first=8))
+    listing = Listing(kind, fetch, lambda item: item.record.id, encode, first=8, name="deployments")
+    return await list_page(request, listing)
 
 
 async def _put_replicas(request: ApiRequest) -> DeploymentV1:
@@ -115,7 +117,7 @@ OPERATIONS = (
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),
-        query=PageQueryV1,
+        query=WholeListQueryV1,
         errors=(400, 404),
         tag=_TAG,
     ),

@@ -7,7 +7,16 @@ from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import IdText, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import (
+    DeletedV1,
+    IdText,
+    PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
+    TimeText,
+    WholeListQueryV1,
+    original_name,
+)
 from control.errors import InvalidFieldError
 from control.records.models import EnvironmentRecord
 from control.resources.changes.shown_platform import shown_environment
@@ -34,10 +43,11 @@ class EnvironmentsResponseV1(ResponseV1):
     """One page of environments."""
 
     items: list[EnvironmentV1]
+    environments: list[EnvironmentV1] = original_name("environments")
     pagination: PaginationResponseV1
 
 
-class DeletedEnvironmentV1(ResponseV1):
+class DeletedEnvironmentV1(DeletedV1):
     """The deleted environment. The deployment it pointed to stays."""
 
     name: str
@@ -66,7 +76,7 @@ async def _list(request: ApiRequest) -> Encoded:
 
     kind = f"environments {model_id}"
     encode = encoder(_response)
-    return await list_page(request, Listing(kind, fetch, lambda record: record.name, encode))
+    return await list_page(request, Listing(kind, fetch, lambda record: record.name, encode, name="environments"))
 
 
 async def _delete(request: ApiRequest) -> DeletedEnvironmentV1:
@@ -85,7 +95,7 @@ def _response(record: EnvironmentRecord) -> EnvironmentV1:
 _PATH = "/v1/models/{model_id}/environments"
 _ONE = f"{_PATH}/{{environment_name}}"
 _TAG = "Models"
-_PAGE = PageQueryV1
+_PAGE = WholeListQueryV1
 _PAGES = EnvironmentsResponseV1
 OPERATIONS = (
     Operation(

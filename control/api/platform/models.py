@@ -7,7 +7,16 @@ from pydantic import Field
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import Name, PageQueryV1, PaginationResponseV1, RequestV1, ResponseV1, TimeText
+from control.api.protocol.schemas import (
+    DeletedV1,
+    Name,
+    PaginationResponseV1,
+    RequestV1,
+    ResponseV1,
+    TimeText,
+    WholeListQueryV1,
+    original_name,
+)
 from control.records.times import time_text
 from control.resources.platform import models
 from control.resources.platform.models import ModelSummary
@@ -40,10 +49,11 @@ class ModelsResponseV1(ResponseV1):
     """One page of models."""
 
     items: list[ModelV1]
+    models: list[ModelV1] = original_name("models")
     pagination: PaginationResponseV1
 
 
-class DeletedModelV1(ResponseV1):
+class DeletedModelV1(DeletedV1):
     """The deleted model."""
 
     id: str
@@ -67,7 +77,8 @@ async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[ModelSummary]) -> Sequence[ModelSummary]:
         return await models.read_models(request.store, request.workspace_id, at.after, at.limit)
 
-    return await list_page(request, Listing("models", fetch, lambda model: model.record.id, encoder(_response)))
+    encode = encoder(_response)
+    return await list_page(request, Listing("models", fetch, lambda model: model.record.id, encode, name="models"))
 
 
 async def _delete(request: ApiRequest) -> DeletedModelV1:
@@ -90,9 +101,10 @@ _ONE = f"{_PATH}/{{model_id}}"
 _TAG = "Models"
 _CREATE = CreateModelRequestV1
 _UPDATE = UpdateModelRequestV1
+_PAGE = WholeListQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Register a model", ModelV1, body=_CREATE, errors=(400,), tag=_TAG),
-    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=PageQueryV1, errors=(400,), tag=_TAG),
+    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=_PAGE, errors=(400,), tag=_TAG),
     Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG),
     Operation("PATCH", _ONE, _patch, "Rename a model", ModelV1, body=_UPDATE, errors=(400, 404), tag=_TAG),
     Operation("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1, errors=(404, 409), tag=_TAG),

@@ -1,4 +1,4 @@
-"""Every error answer of the management API: `{"error", "code", "details"?, "retry_after"?}`.
+"""Every error answer of the management API: `{"error", "message", "code", "details"?, "retry_after"?}`.
 
 This module renders all of them: domain errors by `TABLE`, errors of the HTTP request itself as `ProblemError`.
 Invalid input is never a 5xx, and no answer contains a secret.
@@ -105,7 +105,7 @@ def problem_of(error: DomainError) -> ProblemError:
 
 
 def render(problem: ProblemError) -> web.Response:
-    body: dict[str, Any] = {"error": problem.message, "code": problem.code}
+    body: dict[str, Any] = {"error": problem.message, "message": problem.message, "code": problem.code}
     if problem.details:
         body["details"] = [{"field": detail.field, "message": detail.message} for detail in problem.details]
     headers = {"Cache-Control": "no-store"}

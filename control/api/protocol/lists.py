@@ -1,6 +1,7 @@
 """Pages of every list: keyset paging, encoded item by item, bounded in bytes as well as in items (decision 0064).
 
 A page that exceeds `PAGE_BYTES` ends early: with fewer items than `limit`, but one at least, `has_more` and a cursor.
+A list that has the original's name, too, holds its items twice. Both count.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,13 +13,15 @@ from pydantic import BaseModel
 
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest
-from control.api.protocol.schemas import PageQueryV1, PaginationResponseV1
+from control.api.protocol.schemas import MAX_PAGE, PageQueryV1, PaginationResponseV1
 from control.long_work import beside
 
 R = TypeVar("R")
 PAGE_BYTES = 4 * 1024 * 1024
 _MOST_AT_ONCE = 250
-"""Rows that one query fetches."""
+"""Rows that one query fetches of a list whose clients ask page by page."""
+_WHOLE_LIST = MAX_PAGE + 1
+"""Rows that one query fetches of a list whose clients ask for all at once: a page, and whether more follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Listing(Generic[R]):
     """One kind of list. `fetch` returns up to `limit` items behind `after`; `position_of` says where an item is.
 
     `encode` writes an item as JSON, beside the loop (see `encoder`). `first`: how many items are fetched before their
-    size is known. `weight`: how many items of long work an item is.
+    size is known. `weight`: how many items of long work an item is. `name`: the original's name of the items.
     """
 
     kind: str
@@ -47,8 +50,19 @@ class Listing(Generic[R]):
     position_of: Callable[[R], Any]
     encode: Callable[[R], Pieces]
     filters: tuple[str, ...] = ()
-    first: int = _MOST_AT_ONCE
+    first: int = _WHOLE_LIST
     weight: Callable[[R], int] = _one
+    name: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The members that hold the items."""
+        return ("items",) if self.name is None else ("items", self.name)
+
+    @property
+    def most_at_once(self) -> int:
+        """The number of rows that one query may fetch."""
+        return _MOST_AT_ONCE if self.name is None else _WHOLE_LIST
 
 
 def encoder(show: Callable[[R], BaseModel]) -> Callable[[R], Pieces]:
@@ -70,21 +84,29 @@ async def list_page(request: ApiRequest, listing: Listing[R]) -> Encoded:
     else:
         at = Position(*cursors.open(workspace_id, listing.kind, query.cursor)["at"])
     items, last = await _items(workspace_id, listing, at)
-    if last is None:
-        return encoded_page(items, PaginationResponseV1(has_more=False))
-    cursor = cursors.sign(workspace_id, listing.kind, {"at": [last, at.limit, at.filters]})
-    return encoded_page(items, PaginationResponseV1(has_more=True, cursor=cursor))
+    pagination = PaginationResponseV1(has_more=False)
+    if last is not None:
+        cursor = cursors.sign(workspace_id, listing.kind, {"at": [last, at.limit, at.filters]})
+        pagination = PaginationResponseV1(has_more=True, cursor=cursor)
+    return _encoded(listing.names, items, pagination)
 
 
 def encoded_page(items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel) -> Encoded:
+    return _encoded(("items",), items, pagination, **more)
+
+
+def _encoded(
+    names: Sequence[str], items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel
+) -> Encoded:
+    lists = {name: Array(items) for name in names}
     rest = {name: value.model_dump() for name, value in more.items()}
-    return Encoded(encode_object({"items": Array(items), "pagination": pagination.model_dump(), **rest}))
+    return Encoded(encode_object({**lists, "pagination": pagination.model_dump(), **rest}))
 
 
 async def _items(workspace_id: str, listing: Listing[R], at: Position[R]) -> tuple[list[Pieces], Any]:
     """The page's items, and the position of the last one when more follow."""
     page = _PageInProgress(listing, at)
-    batch = listing.first
+    batch = min(listing.first, listing.most_at_once)
     while True:
         most = min(batch, at.limit + 1 - len(page.items))
         records = await listing.fetch(Position(page.position, most, at.filters))
@@ -92,7 +114,8 @@ async def _items(workspace_id: str, listing: Listing[R], at: Position[R]) -> tup
             return page.items, page.position
         if len(records) < most:
             return page.items, None
-        batch = max(1, min(_MOST_AT_ONCE, (PAGE_BYTES - page.size) * len(page.items) // page.size + 1))
+        room = (PAGE_BYTES - page.size) * len(page.items) // page.size + 1
+        batch = max(1, min(listing.most_at_once, room))
 
 
 class _PageInProgress(Generic[R]):
@@ -111,7 +134,7 @@ class _PageInProgress(Generic[R]):
             if len(self.items) == self._limit:
                 return True
             item = self._listing.encode(record)
-            size = sum(map(len, item))
+            size = sum(map(len, item)) * len(self._listing.names)
             if self.items and self.size + size > PAGE_BYTES:
                 return True
             self.items.append(item)

@@ -35,6 +35,7 @@ class ErrorV1(ResponseV1):
     """An error response. `details` is present on validation errors, `retry_after` (seconds) on 429."""
 
     error: str
+    message: str = Field(description="The same as `error`: the original's clients read `message`.")
     code: str
     details: list[ErrorDetailV1] = Field(default_factory=list)
     retry_after: int | None = None
@@ -171,7 +172,7 @@ def _responses(operation: Operation) -> Json:
 
 def _error(status: int) -> Json:
     description, code, message = _ERRORS[status]
-    example: Json = {"error": message, "code": code}
+    example: Json = {"error": message, "message": message, "code": code}
     answer: Json = {"description": description}
     if status == 400:
         example["details"] = [{"field": "slug", "message": "required"}]

@@ -5,7 +5,7 @@ See docs/reference/management-api.md#conventions and docs/reference/management-a
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -52,6 +52,14 @@ TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examp
 """ISO 8601 UTC."""
 
 
+class DeletedV1(ResponseV1):
+    """The answer to a deletion: the id of the thing, and the ids of what it was part of."""
+
+    model_config = ResponseV1.model_config | {"json_schema_serialization_defaults_required": True}
+
+    deleted: Literal[True] = True
+
+
 class PaginationResponseV1(ResponseV1):
     """The continuation of a list. `cursor` fetches the next page and is null on the last one."""
 
@@ -64,6 +72,17 @@ class PageQueryV1(RequestV1):
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Page size."), DECIMAL] = DEFAULT_PAGE
     cursor: Annotated[str | None, Field(pattern=r"^[A-Za-z0-9_-]{1,4096}$", description=CURSOR)] = None
+
+
+class WholeListQueryV1(PageQueryV1):
+    """Parameters of a list whose items have the original's name, too: its clients ask for no second page."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Page size."), DECIMAL] = MAX_PAGE
+
+
+def original_name(name: str) -> Any:
+    """The field in which a page has its items under the name that the original gives them."""
+    return Field(description=f"The same as `items`: the original's clients read `{name}`.")
 
 
 def not_all_null(*names: str, nullable: Sequence[str] = ()) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from control.api.protocol.schemas import ResponseV1, TimeText
+from control.api.protocol.schemas import DeletedV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.training.instance_types import InstanceType, instance_type_of
 from control.resources.training.jobs import JobSummary
@@ -75,6 +75,14 @@ class TrainingJobV1(ResponseV1):
 class TrainingJobResponseV1(ResponseV1):
     """One training job."""
 
+    training_job: TrainingJobV1
+
+
+class DeletedTrainingJobV1(DeletedV1):
+    """The deleted training job."""
+
+    id: str
+    training_project_id: str
     training_job: TrainingJobV1
 
 

@@ -2,7 +2,7 @@
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.training.job_requests import CreateTrainingJobRequestV1
-from control.api.training.job_schemas import TrainingJobResponseV1, job_response
+from control.api.training.job_schemas import DeletedTrainingJobV1, TrainingJobResponseV1, job_response
 from control.records.training import JobRef
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
@@ -30,8 +30,10 @@ async def _stop(request: ApiRequest) -> TrainingJobResponseV1:
     return _response(job)
 
 
-async def _delete(request: ApiRequest) -> TrainingJobResponseV1:
-    return _response(await jobs.remove_job(request.store, job_ref(request)))
+async def _delete(request: ApiRequest) -> DeletedTrainingJobV1:
+    ref = job_ref(request)
+    job = job_response(await jobs.remove_job(request.store, ref))
+    return DeletedTrainingJobV1(id=job.id, training_project_id=ref.project_id, training_job=job)
 
 
 def job_ref(request: ApiRequest) -> JobRef:
@@ -60,7 +62,7 @@ OPERATIONS = (
         tag=_TAG,
     ),
     Operation("GET", _ONE, _get, "Get a training job", _ANSWER, errors=(404,), tag=_TAG),
-    Operation("DELETE", _ONE, _delete, "Delete a training job", _ANSWER, errors=(404, 409), tag=_TAG),
+    Operation("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1, errors=(404, 409), tag=_TAG),
     Operation("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER, errors=(404, 409), tag=_TAG),
     Operation(
         *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER), errors=(400, 404, 409), tag=_TAG

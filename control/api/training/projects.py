@@ -5,7 +5,7 @@ from functools import partial
 
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import Name, RequestV1, ResponseV1
+from control.api.protocol.schemas import DeletedV1, Name, RequestV1, ResponseV1
 from control.api.training.job_schemas import TrainingProjectV1, project_response
 from control.long_work import beside
 from control.resources.training import projects
@@ -30,6 +30,13 @@ class TrainingProjectResponseV1(ResponseV1):
     training_project: TrainingProjectV1
 
 
+class DeletedTrainingProjectV1(DeletedV1):
+    """The deleted training project. Its jobs are deleted too."""
+
+    id: str
+    training_project: TrainingProjectV1
+
+
 class TrainingProjectsResponseV1(ResponseV1):
     """All training projects of the workspace, the newest first."""
 
@@ -51,9 +58,10 @@ async def _list(request: ApiRequest) -> Encoded:
     return Encoded(await beside(request.workspace_id, len(summaries), partial(_encoded, summaries)))
 
 
-async def _delete(request: ApiRequest) -> TrainingProjectResponseV1:
+async def _delete(request: ApiRequest) -> DeletedTrainingProjectV1:
     id = request.path["training_project_id"]
-    return _response(await projects.remove_project(request.store, request.workspace_id, id))
+    project = await projects.remove_project(request.store, request.workspace_id, id)
+    return DeletedTrainingProjectV1(id=id, training_project=project_response(project))
 
 
 def _encoded(summaries: Sequence[ProjectSummary]) -> Pieces:
@@ -78,6 +86,6 @@ OPERATIONS = (
     Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),
     Operation("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1, errors=(404,), tag=_TAG),
     Operation(
-        *("DELETE", _ONE, _delete, "Delete a training project", TrainingProjectResponseV1), errors=(404, 409), tag=_TAG
+        *("DELETE", _ONE, _delete, "Delete a training project", DeletedTrainingProjectV1), errors=(404, 409), tag=_TAG
     ),
 )

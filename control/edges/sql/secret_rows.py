@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, literal, select, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -48,7 +48,9 @@ async def find_named(conn: Connection, workspace_id: str, names: Iterable[str]) 
 
 
 async def list_secrets(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[SecretRecord]:
-    query = select(secrets).where(secrets.c.workspace_id == workspace_id).order_by(secrets.c.id).limit(limit)
+    """Return at most `limit` secrets behind the id `after`, with empty ciphertexts: a page's may be 100 MB."""
+    columns = [literal("") if column is secrets.c.ciphertext else column for column in secrets.c]
+    query = select(*columns).where(secrets.c.workspace_id == workspace_id).order_by(secrets.c.id).limit(limit)
     if after is not None:
         query = query.where(secrets.c.id > after)
     return [SecretRecord(*row) for row in await conn.execute(query)]

@@ -27,7 +27,7 @@ async def test_an_endpoint_is_created_read_changed_and_deleted(plane: ControlPla
     assert changed["targets"][0]["target_model"] == "big-2"
     assert changed["slug"] == "acme/chat"
     assert changed["updated_at"] > endpoint["updated_at"]
-    assert (await plane.delete(one)).ok() == {"id": endpoint["id"], "slug": "acme/chat"}
+    assert (await plane.delete(one)).ok() == {"id": endpoint["id"], "slug": "acme/chat", "deleted": True}
     (await plane.get(one)).refused(404)
     (await plane.delete(one)).refused(404)
     assert (await plane.post(PATH, {"slug": "acme/chat", "targets": [target]})).status == 200, "the slug is free again"

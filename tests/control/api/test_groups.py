@@ -36,7 +36,8 @@ async def test_a_group_is_created_read_changed_and_deleted(plane: ControlPlane) 
     assert (await plane.patch(one, {"metadata": {"name": "Again"}})).ok()["models"] == changed["models"]
     assert (await plane.patch(one, {"models": []})).ok()["effective_models"] == []
     deletion = (await plane.delete(one)).ok()
-    assert deletion.keys() == {"id", "metadata", "deleted_at"}
+    assert deletion.keys() == {"id", "parent_group_id", "metadata", "deleted_at", "deleted"}
+    assert (deletion["id"], deletion["parent_group_id"], deletion["deleted"]) == (group["id"], None, True)
     for method in ("GET", "DELETE"):
         (await plane.call(method, one)).refused(404)
     (await plane.patch(one, {"models": []})).refused(404)

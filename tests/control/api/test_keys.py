@@ -28,7 +28,8 @@ async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane)
     item = {"prefix": key["prefix"], "name": "mine", "created_at": key["created_at"], "last_used_at": None}
     assert (await plane.get(place)).ok()["items"] == [item]
     assert (await plane.get(f"{place}/{key['prefix']}")).ok() == item
-    assert (await plane.delete(f"{place}/{key['prefix']}")).ok() == {"prefix": key["prefix"]}
+    deletion = (await plane.delete(f"{place}/{key['prefix']}")).ok()
+    assert deletion == {"prefix": key["prefix"], "group_id": place.split("/")[4], "deleted": True}
     (await plane.get(f"{place}/{key['prefix']}")).refused(404)
     (await plane.delete(f"{place}/{key['prefix']}")).refused(404)
     assert (await plane.get(place)).ok()["items"] == []
@@ -71,7 +72,7 @@ async def test_a_workspace_key_has_the_rights_of_its_type(plane: ControlPlane, k
     else:
         answer.refused(403, "MISSING_SCOPE")
     assert (await plane.get(f"{OWN}/{key['prefix']}")).ok()["type"] == kind
-    (await plane.delete(f"{OWN}/{key['prefix']}")).ok()
+    assert (await plane.delete(f"{OWN}/{key['prefix']}")).ok() == {"prefix": key["prefix"], "deleted": True}
     (await plane.get(OWN, key=key["api_key"])).refused(403, "AUTHENTICATION_FAILED")
 
 

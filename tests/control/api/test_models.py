@@ -119,7 +119,7 @@ async def test_deployments_of_many_replicas_are_listed_page_by_page(
         (
             await sqlite_plane.put(f"{one}/replicas", {"replicas": [f"{PUBLIC}:{port}" for port in range(1000, 1100)]})
         ).ok()
-    monkeypatch.setattr(lists, "PAGE_BYTES", 9_000)
+    monkeypatch.setattr(lists, "PAGE_BYTES", 18_000)
     counts = list[int]()
     path = f"{model}/deployments?limit=1000"
     while path:
@@ -219,7 +219,7 @@ async def test_a_model_is_deleted_with_what_it_has_unless_an_endpoint_names_it(p
     refused = (await plane.delete(model)).refused(409, "CONFLICT")
     assert refused["error"] == "endpoints route to the model: acme/chat"
     (await plane.delete(f"/v1/gateway/endpoints/{answer.ok()['id']}")).ok()
-    assert (await plane.delete(model)).ok() == {"id": model.rpartition("/")[2]}
+    assert (await plane.delete(model)).ok() == {"id": model.rpartition("/")[2], "deleted": True}
     for path in (model, one, f"{model}/deployments", f"{model}/environments"):
         (await plane.get(path)).refused(404)
     (await plane.delete(model)).refused(404)
@@ -276,7 +276,7 @@ async def test_an_environment_is_deleted_unless_an_endpoint_routes_to_it(plane: 
         assert refused["error"] == f"endpoints route to the environment: {slug}"
     for name in ("sta_ing", "staging2"):
         deleted = (await plane.delete(f"{model}/environments/{name}")).ok()
-        assert deleted == {"name": name, "model_id": model.rpartition("/")[2]}
+        assert deleted == {"name": name, "model_id": model.rpartition("/")[2], "deleted": True}
         (await plane.get(f"{model}/environments/{name}")).refused(404)
         (await plane.delete(f"{model}/environments/{name}")).refused(404)
     explicit = endpoint_to(model, "acme/implicit", "PRODUCTION")["targets"]

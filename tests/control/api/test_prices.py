@@ -41,7 +41,8 @@ async def test_a_price_has_the_documented_form_and_defaults(plane: ControlPlane)
     }
     assert (await plane.put(PATH, PRICE)).ok() == price
     assert (await plane.get(PATH)).ok() == {"items": [price], "pagination": {"has_more": False, "cursor": None}}
-    assert (await plane.delete(PATH, params={"slug": "acme/chat", "valid_from": "2026-01-01"})).ok() == price
+    deletion = (await plane.delete(PATH, params={"slug": "acme/chat", "valid_from": "2026-01-01"})).ok()
+    assert deletion == {**price, "deleted": True}
     assert (await plane.get(PATH)).ok()["items"] == []
 
 

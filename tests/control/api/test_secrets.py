@@ -34,7 +34,7 @@ async def test_a_secret_is_stored_rotated_and_deleted(plane: ControlPlane) -> No
     assert again["updated_at"] > secret["updated_at"]
     assert (await plane.get(PATH)).ok()["items"] == [again]
     assert unseal(SECRET_KEYS, secret["id"], (await ciphertexts(plane))[secret["id"]]) == "other"
-    assert (await plane.delete(f"{PATH}/vendor")).ok() == {"id": secret["id"], "name": "vendor"}
+    assert (await plane.delete(f"{PATH}/vendor")).ok() == {"id": secret["id"], "name": "vendor", "deleted": True}
     (await plane.delete(f"{PATH}/vendor")).refused(404)
     assert (await plane.get(PATH)).ok()["items"] == []
 

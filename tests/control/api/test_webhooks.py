@@ -131,7 +131,7 @@ async def test_a_webhook_is_created_read_changed_and_deleted(plane: ControlPlane
     changed = (await plane.patch(f"{PATH}/{webhook['id']}", {"enabled": False, "description": None})).ok()
     assert (changed["enabled"], changed["description"], changed["secret"]) == (False, None, None)
     assert changed["updated_at"] > state["updated_at"]
-    assert (await plane.delete(f"{PATH}/{webhook['id']}")).ok() == {"id": webhook["id"], "url": URL}
+    assert (await plane.delete(f"{PATH}/{webhook['id']}")).ok() == {"id": webhook["id"], "url": URL, "deleted": True}
     (await plane.get(f"{PATH}/{webhook['id']}")).refused(404)
     (await plane.delete(f"{PATH}/{webhook['id']}")).refused(404)
 

@@ -369,6 +369,7 @@ async def test_a_bug_is_a_flat_500_logged_by_place_without_its_text(caplog: pyte
     assert raw.startswith(b"HTTP/1.1 500 ")
     assert json.loads(raw.partition(b"\r\n\r\n")[2]) == {
         "error": "Internal Server Error",
+        "message": "Internal Server Error",
         "error_code": "INTERNAL_ERROR",
     }
     assert "ValueError" in caplog.text

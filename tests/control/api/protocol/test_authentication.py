@@ -27,7 +27,7 @@ BOMB = gzip.compress(bytes(5_000_000))
 async def test_no_or_malformed_credentials_are_401(sqlite_plane: ControlPlane, headers: dict[str, str]) -> None:
     async with sqlite_plane.client.get(GROUPS, headers=headers) as answer:
         assert answer.status == 401
-        assert await answer.json() == {"error": "Unauthorized", "code": "UNAUTHORIZED"}
+        assert await answer.json() == {"error": "Unauthorized", "message": "Unauthorized", "code": "UNAUTHORIZED"}
         assert answer.headers["WWW-Authenticate"].startswith("Bearer")
 
 

@@ -101,7 +101,8 @@ async def test_a_bug_is_500_and_logged_without_its_message(tmp_path: Path, caplo
     url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1/models"
     async with ClientSession() as session, session.get(url, headers=headers) as answer:
         assert answer.status == 500
-        assert await answer.json() == {"error": "Internal error", "code": "INTERNAL_ERROR"}
+        message = "Internal error"
+        assert await answer.json() == {"error": message, "message": message, "code": "INTERNAL_ERROR"}
     await runner.cleanup()
     assert "bug in GET /v1/models (RuntimeError)" in caplog.text
     assert workspace["api_key"].partition(".")[0] not in caplog.text

@@ -57,8 +57,17 @@ def test_every_operation_shows_its_errors_with_examples(document: Json) -> None:
                 content = answer["content"]["application/json"]
                 if status != "200":
                     assert content["schema"] == {"$ref": "#/components/schemas/ErrorV1"}
-                    assert content["example"].keys() >= {"error", "code"}
+                    assert content["example"]["message"] == content["example"]["error"]
                     ErrorV1.model_validate(content["example"])
+
+
+def test_every_deletion_says_so(document: Json) -> None:
+    answers = [operation.answer.__name__ for operation in OPERATIONS if operation.method == "DELETE"]
+    assert len(answers) > 10
+    for name in answers:
+        schema = document["components"]["schemas"][name]
+        assert schema["properties"]["deleted"]["const"] is True, name
+        assert "deleted" in schema["required"], name
 
 
 def test_request_schemas_forbid_unknown_fields_and_bound_numbers(document: Json) -> None:

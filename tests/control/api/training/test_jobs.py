@@ -234,7 +234,10 @@ async def test_only_an_ended_job_can_be_deleted_and_is_gone_at_once(plane: Contr
     path = f"{place}/{job['id']}"
     assert "stop it first" in (await plane.delete(path)).refused(409, "CONFLICT")["error"]
     await end(plane.store, job["id"])
-    assert (await plane.delete(path)).ok()["training_job"]["id"] == job["id"]
+    deletion = (await plane.delete(path)).ok()
+    ids = {"id": job["id"], "training_project_id": job["training_project_id"], "deleted": True}
+    assert deletion == {**ids, "training_job": deletion["training_job"]}
+    assert deletion["training_job"]["id"] == job["id"]
     answers = [await plane.get(path), await plane.delete(path)]
     answers += [await plane.post(f"{path}/{verb}") for verb in ("stop", "recreate")]
     for answer in answers:

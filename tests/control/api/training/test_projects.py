@@ -55,8 +55,9 @@ async def test_a_deleted_project_is_gone_with_its_jobs_and_its_name_is_free(plan
     project = await create_project(plane)
     job = await new_job(plane, project["id"])
     await end(plane.store, job["id"], Outcome.COMPLETED)
-    deletion = (await plane.delete(f"{PROJECTS}/{project['id']}")).ok()["training_project"]
-    assert (deletion["id"], deletion["latest_job"]["id"]) == (project["id"], job["id"])
+    deletion = (await plane.delete(f"{PROJECTS}/{project['id']}")).ok()
+    assert (deletion["id"], deletion["deleted"]) == (project["id"], True)
+    assert deletion["training_project"]["latest_job"]["id"] == job["id"]
     for path in (f"{PROJECTS}/{project['id']}", f"{PROJECTS}/{project['id']}/jobs/{job['id']}"):
         assert (await plane.get(path)).refused(404)["error"] == "training project not found"
     assert (await plane.post("/v1/training_jobs/search", {})).ok() == {"training_jobs": []}
