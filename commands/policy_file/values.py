@@ -41,6 +41,8 @@ class Endpoint:
 
     slug: str
     target: Mapping[str, Any]
+    region: str | None = None
+    """None: it stays as it is, UNRESTRICTED for a new endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
