@@ -15,7 +15,7 @@ _PROJECT_PATTERN = re.compile(r"[A-Za-z0-9.:_-]{1,128}")
 _LOCATION_PATTERN = re.compile(r"[A-Za-z0-9-]{1,63}")
 MAX_CREDENTIAL_BYTES = 8192
 _REGION_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NAME_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+ALIAS_PATTERN = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -256,8 +256,10 @@ def provider_names(text: str) -> ProviderNames:
     hosted = [name for name, rules in PROVIDERS.items() if rules.category == _HOSTED]
     for place, part in enumerate(filter(str.strip, text.split(",")), 1):
         alias, _, provider = (side.strip() for side in part.partition("="))
-        if _NAME_PATTERN.fullmatch(alias) is None:
-            raise ValueError(f"entry {place}: expected ALIAS=PROVIDER, the alias in A-Z, 0-9 and _, at most 64 characters")
+        if ALIAS_PATTERN.fullmatch(alias) is None:
+            raise ValueError(
+                f"entry {place}: expected ALIAS=PROVIDER, the alias in A-Z, 0-9 and _, at most 64 characters"
+            )
         if provider not in hosted:
             raise ValueError(f"entry {place}: the provider must be {' or '.join(hosted)}")
         if alias in names or alias in _REFUSED:
