@@ -257,9 +257,7 @@ def provider_names(text: str) -> ProviderNames:
     for place, part in enumerate(filter(str.strip, text.split(",")), 1):
         alias, _, provider = (side.strip() for side in part.partition("="))
         if ALIAS_PATTERN.fullmatch(alias) is None:
-            raise ValueError(
-                f"entry {place}: expected ALIAS=PROVIDER, the alias in A-Z, 0-9 and _, at most 64 characters"
-            )
+            raise ValueError(f"entry {place}: expected ALIAS=PROVIDER, the alias of at most 64 of A-Z, 0-9 and _")
         if provider not in hosted:
             raise ValueError(f"entry {place}: the provider must be {' or '.join(hosted)}")
         if alias in names or alias in _REFUSED:

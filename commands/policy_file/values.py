@@ -124,7 +124,8 @@ class OwnedResource(Generic[V_co]):
 class Workspace:
     """A workspace's resources by identity: secret name, slug, external id, slug and date. Groups: parents first.
 
-    `models`: id to name. `providers`: the names that targets may have for them. `equal`: for each secret whose value was compared, whether it is the stored one.
+    `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one. `providers`:
+    the names that targets may have for them.
     """
 
     secrets: Mapping[str, OwnedResource[Secret]] = field(default_factory=dict)
