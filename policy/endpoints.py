@@ -255,8 +255,8 @@ def provider_names(text: str) -> ProviderNames:
     names = dict(PROVIDER_NAMES)
     hosted = [name for name, rules in PROVIDERS.items() if rules.category == _HOSTED]
     for place, part in enumerate(filter(str.strip, text.split(",")), 1):
-        alias, _, provider = (side.strip() for side in part.partition("="))
-        if ALIAS_PATTERN.fullmatch(alias) is None:
+        alias, separator, provider = (side.strip() for side in part.partition("="))
+        if not separator or ALIAS_PATTERN.fullmatch(alias) is None:
             raise ValueError(f"entry {place}: expected ALIAS=PROVIDER, the alias of at most 64 of A-Z, 0-9 and _")
         if provider not in hosted:
             raise ValueError(f"entry {place}: the provider must be {' or '.join(hosted)}")

@@ -146,7 +146,7 @@ async def check_target_rules(target: Target, name: ProviderName, urls: UpstreamU
 def check_new_region(region: str | None, regions: Collection[str]) -> None:
     """Refuse the region of a new endpoint that the operator's setting does not name. None: no region is asked for."""
     try:
-        check_region(region or UNRESTRICTED, regions)
+        check_region(UNRESTRICTED if region is None else region, regions)
     except EndpointRuleError as error:
         raise InvalidFieldError(error.field, error.message) from None
 
