@@ -133,6 +133,6 @@ class Workspace:
     groups: Mapping[str, OwnedResource[Group]] = field(default_factory=dict)
     webhooks: tuple[OwnedResource[Webhook], ...] = ()
     prices: Mapping[str, OwnedResource[SlugPrice]] = field(default_factory=dict)
-    providers: Collection[str] = tuple(PROVIDER_NAMES)
     models: Mapping[str, str] = field(default_factory=dict)
     equal: Mapping[str, bool] = field(default_factory=dict)
+    providers: Collection[str] = tuple(PROVIDER_NAMES)
