@@ -228,7 +228,7 @@ class ProviderName:
 
     def own(self, target: Mapping[str, Any]) -> dict[str, Any]:
         """Return the target, as it was written with this name, with the provider's own names. Undoes `written`."""
-        own_names = {written: name for name, written in self.fields.items()}
+        own_names = {alias: name for name, alias in self.fields.items()}
         others = FIELD_ALIASES.keys() - own_names.keys()
         fields = {name: value for name, value in target.items() if name not in {*self.fields, *others}}
         return {own_names.get(name, name): value for name, value in fields.items()} | {"provider": self.provider}
@@ -242,7 +242,7 @@ PROVIDER_NAMES: ProviderNames = {
 }
 """Every name of a provider that needs no setting: each provider, and its aliases behind it."""
 FIELD_ALIASES: Mapping[str, str] = {
-    written: name for one in PROVIDER_NAMES.values() for name, written in one.fields.items()
+    alias: name for one in PROVIDER_NAMES.values() for name, alias in one.fields.items()
 }
 """The field of `Target` that each other name of a field stands for."""
 
@@ -279,9 +279,9 @@ def own_provider(name: str) -> str:
     return PROVIDER_NAMES[name].provider if name in PROVIDER_NAMES else name
 
 
-def unknown_provider(name: object, known: Collection[str] = PROVIDER_NAMES) -> str:
-    """Return what is wrong with a provider that is none of the known names."""
-    return _REFUSED.get(str(name), f"must be one of {', '.join(known)}")
+def unknown_provider(name: object, names: Collection[str] = PROVIDER_NAMES) -> str:
+    """Return what is wrong with a provider that is none of these names."""
+    return _REFUSED.get(str(name), f"must be one of {', '.join(names)}")
 
 
 def is_platform_hosted(provider: str) -> bool:
@@ -314,8 +314,8 @@ def region_names(text: str) -> tuple[str, ...]:
 def check_region(region: str, regions: Collection[str]) -> None:
     """Raise unless a new endpoint may have the region. `regions`: those that the operator's setting names."""
     if region != UNRESTRICTED and region not in regions:
-        known = ", ".join((UNRESTRICTED, *regions))
-        raise EndpointRuleError("region", f"region must be one of {known}; the setting TOLLGATE_REGIONS names others")
+        names = ", ".join((UNRESTRICTED, *regions))
+        raise EndpointRuleError("region", f"region must be one of {names}; the setting TOLLGATE_REGIONS names others")
 
 
 def check_target(target: Target) -> None:

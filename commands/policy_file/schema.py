@@ -75,8 +75,8 @@ def _target() -> Schema:
         then = {"required": sorted(map(in_file, rules.required)), "properties": others}
         per_provider.append({"if": {"properties": {"provider": {"const": provider}}}, "then": then})
     # An installation may have aliases of its own; `plan` asks it for them.
-    known = [{"enum": list(PROVIDER_NAMES)}, {"type": "string", "pattern": f"^{ALIAS_PATTERN.pattern}$"}]
-    return _object(("provider",), provider={"anyOf": known}, **_FIELDS, **_OPTIONS) | {"allOf": per_provider}
+    names = [{"enum": list(PROVIDER_NAMES)}, {"type": "string", "pattern": f"^{ALIAS_PATTERN.pattern}$"}]
+    return _object(("provider",), provider={"anyOf": names}, **_FIELDS, **_OPTIONS) | {"allOf": per_provider}
 
 
 def _group(**more: Schema) -> Schema:

@@ -200,9 +200,9 @@ async def _new_target(
     request: ApiRequest, body: CreateGatewayEndpointRequestV1 | UpdateGatewayEndpointRequestV1
 ) -> NewTarget:
     """The target that the body describes, checked by its provider's rules."""
-    written = body.targets[0].model_dump()
-    name = request.dependencies.settings.provider_names[written["provider"]]
-    target = _target(name.own(written))
+    fields = body.targets[0].model_dump()
+    name = request.dependencies.settings.provider_names[fields["provider"]]
+    target = _target(name.own(fields))
     await endpoints.check_target_rules(target, name, request.dependencies.names)
     alias = None if name.name == name.provider else name.name
     return NewTarget(target, body.owner_change(), alias, body.region)

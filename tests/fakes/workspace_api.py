@@ -152,10 +152,10 @@ class WorkspaceApi:
         return self.items["secrets"].pop(name)
 
     def _check_target(self, body: Wire) -> None:
-        written = body["targets"][0]
-        if written["provider"] not in self.providers:
-            raise refused(400, unknown_provider(written["provider"], self.providers))
-        fields = self.providers[written["provider"]].own(written)
+        target = body["targets"][0]
+        if target["provider"] not in self.providers:
+            raise refused(400, unknown_provider(target["provider"], self.providers))
+        fields = self.providers[target["provider"]].own(target)
         place = fields.pop("vendor_c_config", None)
         fields["dialects"] = tuple(fields["dialects"]) if "dialects" in fields else None
         try:

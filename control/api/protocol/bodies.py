@@ -262,8 +262,8 @@ def _detail(item: Any, place: Sequence[str | int]) -> Detail:
         case "union_tag_not_found":
             return Detail(f"{path}.provider", "required")
         case "union_tag_invalid":
-            known = re.findall(r"\w+", item["ctx"]["expected_tags"])
-            return Detail(f"{path}.provider", unknown_provider(item["ctx"]["tag"], known))
+            names = re.findall(r"\w+", item["ctx"]["expected_tags"])
+            return Detail(f"{path}.provider", unknown_provider(item["ctx"]["tag"], names))
         case _:
             return Detail(path, str(item["msg"]).removeprefix("Value error, "))
 

@@ -29,17 +29,17 @@ async def planned(api: WorkspaceApi, document: Item) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("written", "other"),
+    ("one", "other"),
     [
         ({"provider": "OPENAI"}, {"provider": "VENDOR_B"}),
         ({"provider": "VENDOR_A"}, {"provider": "ANTHROPIC"}),
         ({"provider": "VERTEX", "vertex_config": CLOUD}, {"provider": "VENDOR_C", "vendor_c_config": CLOUD}),
     ],
 )
-def test_another_name_changes_once_and_is_exported_as_written(written: Item, other: Item) -> None:
+def test_another_name_changes_once_and_is_exported_as_written(one: Item, other: Item) -> None:
     async def run() -> None:
         api = WorkspaceApi()
-        for target in (written, other):
+        for target in (one, other):
             document = file_of(target)
             plan = await planned(api, document)
             assert len([change for change in plan.changes if change.kind == "endpoint"]) == 1
