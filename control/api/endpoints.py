@@ -88,8 +88,10 @@ def _targets(names: ProviderNames) -> Any:
     for one in names.values():
         groups.setdefault((one.provider, tuple(one.fields)), []).append(one)
     schemas: Any = tuple(map(_target_schema, groups.values()))
-    target = Annotated[reduce(or_, schemas), Field(discriminator="provider")]
-    return Annotated[list[target], Field(min_length=1, max_length=1, description="Exactly one target.")]
+    annotated: Any = Annotated  # mypy knows no types that are made as the program runs
+    many: Any = list
+    target = annotated[reduce(or_, schemas), Field(discriminator="provider")]
+    return annotated[many[target], Field(min_length=1, max_length=1, description="Exactly one target.")]
 
 
 if TYPE_CHECKING:
