@@ -220,12 +220,13 @@ def _add_terminals(app: web.Application) -> None:
 
 
 def _add_routes(app: web.Application) -> None:
-    mount(app, OPERATIONS)
+    operations = endpoints.with_names(OPERATIONS, app[DEPENDENCIES].settings.provider_names)
+    mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
     browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(OPERATIONS), browsers):
+    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 
 

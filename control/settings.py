@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from policy.endpoints import PROVIDER_NAMES, ProviderNames, provider_names, region_names
 from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
@@ -39,6 +40,10 @@ class Settings:
     egress_allow: str = ""
     platform_hosts: str = ""
     model_api_base_url: str = ""
+    provider_names: ProviderNames = field(default_factory=lambda: PROVIDER_NAMES)
+    """All names that targets may have for their providers, with the operator's own aliases."""
+    regions: tuple[str, ...] = ()
+    """The regions that endpoints may have besides UNRESTRICTED."""
     egress_ca_file: str | None = None
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
@@ -103,6 +108,8 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
     "TOLLGATE_PROXY_URL": ("proxy_url", http_url),
     "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
+    "TOLLGATE_PROVIDER_ALIASES": ("provider_names", provider_names),
+    "TOLLGATE_REGIONS": ("regions", region_names),
 }
 _NUMBERS = {
     "TOLLGATE_EVENT_HOLDBACK_S": ("event_holdback_s", 0),

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +18,7 @@ from commands.policy_file.document import read_document, read_value
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.export import export_value, owner_to_export
 from commands.policy_file.planning import Action, Consent, Plan, make_plan
-from commands.policy_file.reading import read_workspace
+from commands.policy_file.reading import read_provider_names, read_workspace
 from commands.policy_file.rendering import plan_text, plan_value
 from commands.policy_file.schema import SCHEMA
 from commands.policy_file.steps import Step, steps_of
@@ -25,6 +26,7 @@ from commands.policy_file.values import PolicyFile, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, yaml_of
 from commands.progress import reading
 from commands.wrong_use import WrongUseError
+from policy.endpoints import PROVIDER_NAMES
 
 CHANGES = 2
 """The exit status of `plan` when there is something to do."""
@@ -163,9 +165,16 @@ def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepa
         values = _values(document)
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
-    workspace = _read(connection, values)
+    workspace = replace(_read(connection, values), providers=_providers(connection, document))
     plan = make_plan(document, workspace, consent, frozenset(values))
     return _Prepared(plan, () if plan.refusals else steps_of(plan, workspace), workspace, values)
+
+
+def _providers(connection: Connection, document: PolicyFile) -> Collection[str]:
+    """The names that providers may have. Control is asked only if the file has one that is an alias of its own."""
+    if all(endpoint.target["provider"] in PROVIDER_NAMES for endpoint in document.endpoints):
+        return PROVIDER_NAMES
+    return connection.run(read_provider_names)
 
 
 def _read(connection: Connection, values: dict[str, str]) -> Workspace:

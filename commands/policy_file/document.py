@@ -57,7 +57,7 @@ def read_value(document: Any) -> PolicyFile:
     return PolicyFile(
         document["name"],
         tuple(Secret(item["name"], item["value_from"]["env"]) for item in document.get("secrets", [])),
-        tuple(Endpoint(item["slug"], item["target"]) for item in document.get("endpoints", [])),
+        tuple(Endpoint(item["slug"], item["target"], item.get("region")) for item in document.get("endpoints", [])),
         parents_first([group for _place, group in groups]),
         numbered([_webhook(item) for item in document.get("webhooks", [])]),
         tuple(slug_price(item) for item in document.get("prices", [])),

@@ -10,6 +10,7 @@ from commands.policy_file.schema import VERSION
 from commands.policy_file.steps import wire_models
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
 from policy.billing import EVENT_TYPE
+from policy.endpoints import UNRESTRICTED
 from policy.limits.groups import Enforcement
 from policy.price_wire import price_from_wire, price_to_wire
 from policy.prices import Price
@@ -82,7 +83,8 @@ def _endpoints(endpoints: Iterable[Endpoint], models: Mapping[str, str]) -> list
         name = models.get(target.get("model", ""))
         if name is not None and counts[name] == 1 and name not in models:
             target["model"] = name
-        items.append({"slug": endpoint.slug, "target": target})
+        region = {} if endpoint.region in (None, UNRESTRICTED) else {"region": endpoint.region}
+        items.append({"slug": endpoint.slug, **region, "target": target})
     return items
 
 

@@ -21,6 +21,7 @@ from commands.policy_file.values import (
     Webhook,
     Workspace,
 )
+from policy.endpoints import UNRESTRICTED, unknown_provider
 from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import SlugLimits
 
@@ -110,12 +111,21 @@ class _Planner:
         names = {*workspace.secrets, *(secret.name for secret in file.secrets)}
         for endpoint in file.endpoints:
             target = dict(endpoint.target)
+            if (provider := target["provider"]) not in workspace.providers:
+                problem = unknown_provider(provider, workspace.providers)
+                self.refusals.append(f"endpoint {endpoint.slug}: provider {provider}: {problem}")
             if "secret" in target and target["secret"] not in names:
                 self.refusals.append(f"endpoint {endpoint.slug}: there is no secret {target['secret']}")
             if "model" in target and (id := self._model(endpoint, workspace.models)):
                 target["model"] = id
             present = workspace.endpoints.get(endpoint.slug)
-            self._compare(Kind.ENDPOINT, endpoint.slug, present, Endpoint(endpoint.slug, target))
+            region = UNRESTRICTED if present is None else present.value.region
+            if present is not None and endpoint.region not in (None, region):
+                remedy = "cannot change; delete the endpoint and create it again"
+                self.refusals.append(f"endpoint {endpoint.slug}: its region is {region} and {remedy}")
+                continue
+            goal = Endpoint(endpoint.slug, target, endpoint.region or region)
+            self._compare(Kind.ENDPOINT, endpoint.slug, present, goal)
         self._leave_or_delete_rest(Kind.ENDPOINT, workspace.endpoints, {endpoint.slug for endpoint in file.endpoints})
 
     def _model(self, endpoint: Endpoint, models: Mapping[str, str]) -> str | None:

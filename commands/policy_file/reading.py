@@ -9,6 +9,7 @@ from commands.policy_file.document import numbered, slug_limits, slug_price, spe
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, SlugPrice, Webhook, Workspace
 from policy.billing import EVENT_TYPE
+from policy.endpoints import UNRESTRICTED
 from policy.limits.groups import Enforcement
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook, SlugPrice)
@@ -19,6 +20,7 @@ WEBHOOKS = "/v1/gateway/webhooks"
 PRICES = "/v1/gateway/prices"
 SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
+TABLES = "/console/tables.json"
 
 
 async def read_workspace(client: Client, values: Mapping[str, str], report: Told | None = None) -> Workspace:
@@ -54,6 +56,12 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
     return equal
 
 
+async def read_provider_names(client: Client) -> tuple[str, ...]:
+    """The names of providers that this installation knows, with its own aliases."""
+    tables = await client.call("GET", TABLES)
+    return tuple(one["name"] for one in tables["providers"])
+
+
 def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:
     owner = item.get("managed_by") or {"name": None, "drifted": False}
     return OwnedResource(item.get("id", ""), value, owner["name"], owner["drifted"])
@@ -67,7 +75,7 @@ def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:
         target["secret"] = secrets.get(id, id)
     if "model_id" in target:
         target["model"] = target.pop("model_id")
-    return Endpoint(item["slug"], target)
+    return Endpoint(item["slug"], target, item.get("region", UNRESTRICTED))  # control of older versions shows none
 
 
 def _groups(items: Sequence[Mapping[str, Any]], external: Mapping[str, str]) -> dict[str, OwnedResource[Group]]:

@@ -8,6 +8,7 @@ from commands.output import cell_text
 from commands.policy_file.planning import Action, Change, Plan
 from commands.policy_file.steps import IdOf, Step
 from commands.policy_file.values import Endpoint, Group, SlugPrice, Webhook
+from policy.endpoints import UNRESTRICTED
 from policy.limits.limit import SlugLimits
 from policy.price_wire import price_to_wire
 from policy.prices import amount_text
@@ -89,7 +90,9 @@ def differences(change: Change) -> list[Difference]:
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
     match value:
-        case Endpoint(target=target):
+        case Endpoint(target=target, region=region):
+            if region != UNRESTRICTED:
+                yield "region", region
             yield from _flat(target)
         case Group():
             yield from _group_fields(value)

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from policy.billing import EVENT_TYPE
-from policy.endpoints import ALLOWED_VALUES, PROVIDERS, SLUG_PATTERN
+from policy.endpoints import ALIAS_PATTERN, ALLOWED_VALUES, FIELD_ALIASES, PROVIDER_NAMES, SLUG_PATTERN
 from policy.limits.alerts import LIMIT_ALERT, MAX_PERCENTS, WHOLE
 from policy.limits.groups import MAX_MODELS, Enforcement
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
@@ -56,6 +56,7 @@ _FIELDS: dict[str, Schema] = {
     ),
 }
 """The fields of a target. The API's `secret_id` and `model_id` are names here."""
+_FIELDS |= {alias: _FIELDS[name] for alias, name in FIELD_ALIASES.items()}
 _OPTIONS: dict[str, Schema] = {name: {"enum": list(values)} for name, values in ALLOWED_VALUES.items()}
 _OPTIONS["dialects"] = {"type": "array", "items": _OPTIONS["dialects"], "minItems": 1, "uniqueItems": True}
 """The optional fields that every target has."""
@@ -68,12 +69,14 @@ def in_file(field: str) -> str:
 
 def _target() -> Schema:
     per_provider: list[Schema] = []
-    for provider, rules in PROVIDERS.items():
+    for provider, rules in PROVIDER_NAMES.items():
         allowed = {in_file(name) for name in rules.required | rules.optional}
         others = dict.fromkeys(sorted(_FIELDS.keys() - allowed), False)
         then = {"required": sorted(map(in_file, rules.required)), "properties": others}
         per_provider.append({"if": {"properties": {"provider": {"const": provider}}}, "then": then})
-    return _object(("provider",), provider={"enum": list(PROVIDERS)}, **_FIELDS, **_OPTIONS) | {"allOf": per_provider}
+    # An installation may have aliases of its own; `plan` asks it for them.
+    names = [{"enum": list(PROVIDER_NAMES)}, {"type": "string", "pattern": f"^{ALIAS_PATTERN.pattern}$"}]
+    return _object(("provider",), provider={"anyOf": names}, **_FIELDS, **_OPTIONS) | {"allOf": per_provider}
 
 
 def _group(**more: Schema) -> Schema:
@@ -145,7 +148,10 @@ SCHEMA: Schema = {
             ),
         ),
         "endpoint": _object(
-            ("slug", "target"), slug=_text(257, "{org_prefix}/{name}", _SLUG), target={"$ref": "#/$defs/target"}
+            ("slug", "target"),
+            slug=_text(257, "{org_prefix}/{name}", _SLUG),
+            region=_text(64, "A region of TOLLGATE_REGIONS, or UNRESTRICTED; it cannot change."),
+            target={"$ref": "#/$defs/target"},
         ),
         "target": _target(),
         "group": _group(parent=_text(255, "The parent's external_entity_id.")),

@@ -46,6 +46,9 @@ def _check(schema: Schema, value: Any, place: Place, problems: list[Problem]) ->
 
 def _scalar_problem(schema: Schema, value: Any) -> str | None:
     """Return what is wrong with the value itself, whatever is inside."""
+    if "anyOf" in schema:
+        problems = [_scalar_problem(choice, value) for choice in schema["anyOf"]]
+        return None if None in problems else problems[0]
     if "const" in schema and (value != schema["const"] or isinstance(value, bool)):
         return f"must be {schema['const']}"
     if "enum" in schema and value not in schema["enum"]:

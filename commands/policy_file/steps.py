@@ -13,6 +13,7 @@ from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, PRICES, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
 from policy.billing import EVENT_TYPE
+from policy.endpoints import UNRESTRICTED
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.price_wire import price_to_wire
@@ -106,6 +107,9 @@ def _endpoint(change: Change, owner: str) -> Step:
         target["secret_id"] = IdOf(Kind.SECRET, target["secret_id"])
     body = {"targets": [target], "managed_by": owner}
     if change.before is None:
+        region = change.after.region
+        if region not in (None, UNRESTRICTED):  # control of older versions knows no region
+            body["region"] = region
         return Step("POST", (ENDPOINTS,), Kind.ENDPOINT, change.key, "create", {"slug": change.key, **body})
     return Step("PATCH", (ENDPOINTS, change.before.id), Kind.ENDPOINT, change.key, change.action.value, body)
 

@@ -3,12 +3,13 @@
 Secrets, models and parents are referred to by name, as people do; ids are those of the API.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 from policy.billing import EVENT_TYPE
+from policy.endpoints import PROVIDER_NAMES
 from policy.limits.groups import Enforcement
 from policy.limits.limit import SlugLimits
 from policy.prices import Price, date_text
@@ -41,6 +42,8 @@ class Endpoint:
 
     slug: str
     target: Mapping[str, Any]
+    region: str | None = None
+    """None: it stays as it is, UNRESTRICTED for a new endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ class OwnedResource(Generic[V_co]):
 class Workspace:
     """A workspace's resources by identity: secret name, slug, external id, slug and date. Groups: parents first.
 
-    `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one.
+    `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one. `providers`:
+    the names that targets may have for them.
     """
 
     secrets: Mapping[str, OwnedResource[Secret]] = field(default_factory=dict)
@@ -131,3 +135,4 @@ class Workspace:
     prices: Mapping[str, OwnedResource[SlugPrice]] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     equal: Mapping[str, bool] = field(default_factory=dict)
+    providers: Collection[str] = tuple(PROVIDER_NAMES)

@@ -11,6 +11,7 @@ from fractions import Fraction
 from commands.errors import InvoiceError
 from commands.reconcile.journal_check import Difference
 from commands.records.billing_events import Event
+from policy.endpoints import own_provider
 
 FIGURES: Mapping[str, Callable[[Event], int]] = {
     "calls": lambda event: 1,
@@ -124,12 +125,15 @@ class InvoiceCheck:
 
 
 def models_of(endpoints: Iterable[Mapping[str, Sequence[Mapping[str, str]]]], provider: str | None) -> dict[str, str]:
-    """Return an upstream's name of each slug's model, by the endpoints as they are now; only the provider's."""
+    """Return an upstream's name of each slug's model, by the endpoints as they are now.
+
+    Only the provider's, whatever names it and the endpoints have for it.
+    """
     targets = [(str(endpoint["slug"]), endpoint["targets"][0]) for endpoint in endpoints]
     return {
         slug: target.get("target_model") or slug
         for slug, target in targets
-        if provider is None or target["provider"] == provider
+        if provider is None or own_provider(target["provider"]) == own_provider(provider)
     }
 
 

@@ -13,7 +13,7 @@ from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.lists import print_list
 from commands.output import Column
-from policy.endpoints import ALLOWED_VALUES, PROVIDERS
+from policy.endpoints import ALLOWED_VALUES, PROVIDER_NAMES, PROVIDERS
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NOT_SENT = ("model", "secret", "project_id", "location")
@@ -56,11 +56,12 @@ def _list_or_none(_context: click.Context, _parameter: click.Parameter, items: t
 
 def _having(field: str) -> str:
     """The providers whose targets have the field."""
-    return ", ".join(name for name, rules in PROVIDERS.items() if field in rules.required | rules.optional)
+    having = [name for name, rules in PROVIDERS.items() if field in rules.required | rules.optional]
+    return ", ".join(name for name, one in PROVIDER_NAMES.items() if one.provider in having)
 
 
 _TARGET_OPTIONS = (
-    click.option("--provider", type=click.Choice(list(PROVIDERS), case_sensitive=False), help="Who answers."),
+    click.option("--provider", type=str.upper, help=f"Who answers: {', '.join(PROVIDER_NAMES)}, or an alias of yours."),
     click.option("--model", help=f"{_having('model_id')}: the model, by name or id."),
     click.option(
         "--environment",
@@ -97,15 +98,16 @@ _TARGET_OPTIONS = (
 @endpoints.command()
 @click.argument("slug", required=False)
 @_target_options
+@click.option("--region", help="A region that the installation has; `UNRESTRICTED` without it. It cannot change.")
 @over_api
-def create(slug: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:
+def create(slug: str | None, connection: Connection, file: TextIO | None, region: str | None, **flags: Any) -> None:
     """Create an endpoint for SLUG, with the target that flags or -f describe."""
-    body = body_of(file, only(slug=slug))
+    body = body_of(file, only(slug=slug, region=region))
 
     async def work(client: Client) -> Any:
         target = await _target_of(client, flags)
         if target:
-            body["targets"] = [_first_target(body) | target]
+            body["targets"] = [_written(_first_target(body) | target)]
         return await client.call("POST", names.ENDPOINTS, body)
 
     print_answer(connection, connection.run(work))
@@ -125,7 +127,8 @@ def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **f
         is_new = body.get("targets") is not None or flags["provider"] is not None
         target = await _target_of(client, flags)
         if target or not is_new:
-            body["targets"] = [(_first_target(body) if is_new else dict(item["targets"][0])) | target]
+            old = _first_target(body) if is_new else dict(item["targets"][0])
+            body["targets"] = [_written(old | target)]
         return await client.call("PATCH", path("gateway", "endpoints", item["id"]), body)
 
     print_answer(connection, connection.run(work))
@@ -152,6 +155,12 @@ async def _target_of(client: Client, flags: Mapping[str, Any]) -> dict[str, Any]
     if place := only(project_id=flags["project_id"], location=flags["location"]):
         target["vendor_c_config"] = place
     return target
+
+
+def _written(target: dict[str, Any]) -> dict[str, Any]:
+    """The target, whose flags have the provider's own names, with the fields' names beside an alias."""
+    name = PROVIDER_NAMES.get(str(target.get("provider")))
+    return target if name is None else name.written(target)
 
 
 def _first_target(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 The request's target models are made from `policy.endpoints.PROVIDERS`, so the API's description cannot differ from it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
@@ -30,7 +31,15 @@ from control.records.policy import EndpointRecord
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
 from control.resources.endpoints import NewTarget
-from policy.endpoints import ALLOWED_VALUES, PROVIDERS, Provider, Target, VendorCConfig
+from policy.endpoints import (
+    ALLOWED_VALUES,
+    PROVIDER_NAMES,
+    PROVIDERS,
+    ProviderName,
+    ProviderNames,
+    Target,
+    VendorCConfig,
+)
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -50,6 +59,7 @@ _FIELD_TYPES: dict[str, Any] = {
     "target_model": Annotated[str, Field(min_length=1, max_length=512, json_schema_extra=NO_NUL)],
     "base_url": Annotated[str, Field(min_length=1, max_length=2048, examples=["https://llm.example.com"])],
     "vendor_c_config": VendorCConfigV1,
+    "vertex_config": VendorCConfigV1,
 }
 _OPTION_TYPES: dict[str, Any] = {name: Literal[values] for name, values in ALLOWED_VALUES.items()}
 _DIALECT: Any = _OPTION_TYPES["dialects"]
@@ -57,35 +67,55 @@ _OPTION_TYPES["dialects"] = Annotated[list[_DIALECT], Field(min_length=1, json_s
 """The types of the optional fields that every target has."""
 
 
-def _target_schema(provider: str, rules: Provider) -> type[BaseModel]:
-    fields: dict[str, Any] = {"provider": (Literal[provider], ...)}
-    fields |= {name: (_FIELD_TYPES[name], ...) for name in sorted(rules.required)}
-    fields |= {name: (_FIELD_TYPES[name] | None, None) for name in sorted(rules.optional)}
+def _target_schema(names: Sequence[ProviderName]) -> type[BaseModel]:
+    """The schema of targets with one of these names, which have the same fields."""
+    first = names[0]
+    required = first.required
+    optional = first.optional
+    fields: dict[str, Any] = {"provider": (Literal[tuple(one.name for one in names)], ...)}
+    fields |= {name: (_FIELD_TYPES[name], ...) for name in sorted(required)}
+    fields |= {name: (_FIELD_TYPES[name] | None, None) for name in sorted(optional)}
     fields |= {name: (kind | None, None) for name, kind in _OPTION_TYPES.items()}
     # Clients that are generated with one type for all targets send the other providers' fields as null.
-    fields |= dict.fromkeys(sorted(_FIELD_TYPES.keys() - rules.required - rules.optional), (None, None))
-    name = "".join(part.title() for part in provider.split("_"))
-    return create_model(f"{name}TargetV1", __base__=RequestV1, __doc__=f"A {rules.category} target.", **fields)
+    fields |= dict.fromkeys(sorted(_FIELD_TYPES.keys() - required - optional), (None, None))
+    name = "".join(part.title() for part in first.name.split("_"))
+    category = PROVIDERS[first.provider].category
+    return create_model(f"{name}TargetV1", __base__=RequestV1, __doc__=f"A {category} target.", **fields)
 
 
-_TARGET_SCHEMAS: Any = tuple(_target_schema(provider, rules) for provider, rules in PROVIDERS.items())
+def _targets(names: ProviderNames) -> Any:
+    """The type of `targets` where providers have these names."""
+    groups: dict[tuple[str, tuple[str, ...]], list[ProviderName]] = {}
+    for one in names.values():
+        groups.setdefault((one.provider, tuple(one.fields)), []).append(one)
+    schemas: Any = tuple(map(_target_schema, groups.values()))
+    annotated: Any = Annotated  # mypy knows no types that are made as the program runs
+    many: Any = list
+    target = annotated[reduce(or_, schemas), Field(discriminator="provider")]
+    return annotated[many[target], Field(min_length=1, max_length=1, description="Exactly one target.")]
+
+
 if TYPE_CHECKING:
-    TargetRequest = BaseModel
+    Targets = list[BaseModel]
 else:
-    TargetRequest = Annotated[reduce(or_, _TARGET_SCHEMAS), Field(discriminator="provider")]
-Targets = Annotated[list[TargetRequest], Field(min_length=1, max_length=1, description="Exactly one target.")]
+    Targets = _targets(PROVIDER_NAMES)
+
+
+_REGION = Field(default=None, max_length=64, json_schema_extra=NO_NUL, examples=["UNRESTRICTED"])
 
 
 class CreateGatewayEndpointRequestV1(OwnableRequestV1):
-    """A slug and its target."""
+    """A slug and its target. Without `region` it is UNRESTRICTED."""
 
     slug: SlugText
+    region: str | None = _REGION
     targets: Targets
 
 
 class UpdateGatewayEndpointRequestV1(OwnableRequestV1):
-    """Replaces the whole target list. The slug cannot change."""
+    """Replaces the whole target list. The slug and the region cannot change."""
 
+    region: str | None = _REGION
     targets: Targets
 
 
@@ -106,6 +136,7 @@ class GatewayTargetV1(TypedDict):
     target_model: NotRequired[str]
     base_url: NotRequired[str]
     vendor_c_config: NotRequired[VendorCPlaceV1]
+    vertex_config: NotRequired[VendorCPlaceV1]
     upstream_state: NotRequired[str]
     dialects: NotRequired[list[str]]
     price_options: NotRequired[str]
@@ -116,6 +147,7 @@ class GatewayEndpointV1(OwnableResponseV1):
 
     id: str
     slug: str
+    region: str
     targets: list[GatewayTargetV1]
     created_at: TimeText
     updated_at: TimeText
@@ -137,18 +169,15 @@ class DeletedGatewayEndpointV1(DeletedV1):
 
 async def _post(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(CreateGatewayEndpointRequestV1)
-    target = _target(body.targets[0])
-    await endpoints.check_target_rules(target, request.dependencies.names)
-    new = NewTarget(target, body.owner_change())
+    endpoints.check_new_region(body.region, request.dependencies.settings.regions)
+    new = await _new_target(request, body)
     keys = request.dependencies.settings.secret_keys
     return _response(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
 
 
 async def _patch(request: ApiRequest) -> GatewayEndpointV1:
     body = request.body_as(UpdateGatewayEndpointRequestV1)
-    target = _target(body.targets[0])
-    await endpoints.check_target_rules(target, request.dependencies.names)
-    new = NewTarget(target, body.owner_change())
+    new = await _new_target(request, body)
     keys = request.dependencies.settings.secret_keys
     endpoint_id = request.path["endpoint_id"]
     return _response(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
@@ -170,8 +199,19 @@ async def _delete(request: ApiRequest) -> DeletedGatewayEndpointV1:
     return DeletedGatewayEndpointV1(id=record.id, slug=record.slug)
 
 
-def _target(body: BaseModel) -> Target:
-    fields = body.model_dump()
+async def _new_target(
+    request: ApiRequest, body: CreateGatewayEndpointRequestV1 | UpdateGatewayEndpointRequestV1
+) -> NewTarget:
+    """The target that the body describes, checked by its provider's rules."""
+    fields = body.targets[0].model_dump()
+    name = request.dependencies.settings.provider_names[fields["provider"]]
+    target = _target(name.own(fields))
+    await endpoints.check_target_rules(target, name, request.dependencies.names)
+    alias = None if name.name == name.provider else name.name
+    return NewTarget(target, body.owner_change(), alias, body.region)
+
+
+def _target(fields: dict[str, Any]) -> Target:
     location = fields.pop("vendor_c_config", None)
     dialects = fields.pop("dialects", None)
     return Target(
@@ -196,3 +236,14 @@ OPERATIONS = (
     Operation("PATCH", _ONE, _patch, "Replace the targets", GatewayEndpointV1, body=_UPDATE, errors=(400, 404)),
     Operation("DELETE", _ONE, _delete, "Delete an endpoint", DeletedGatewayEndpointV1, errors=(404,)),
 )
+
+
+def with_names(operations: Sequence[Operation], names: ProviderNames) -> tuple[Operation, ...]:
+    """The same operations, whose bodies accept these names of providers."""
+    if names == PROVIDER_NAMES:
+        return tuple(operations)
+    bodies: Mapping[type[BaseModel], type[BaseModel]] = {
+        model: create_model(model.__name__, __base__=model, __doc__=model.__doc__, targets=(_targets(names), ...))
+        for model in (_CREATE, _UPDATE)
+    }
+    return tuple(replace(one, body=bodies.get(one.body, one.body) if one.body else None) for one in operations)

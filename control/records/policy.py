@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from policy.credentials import KeyKind
-from policy.endpoints import Target
+from policy.endpoints import UNRESTRICTED, Target
 from policy.limits.groups import Enforcement, Group
 from policy.prices import Price
 from policy.spend.balances import Balance
@@ -43,6 +43,10 @@ class EndpointRecord:
     """The policy file that owns it."""
     managed_at_ms: int | None = None
     """The endpoint's `updated_at_ms` when that file last wrote it."""
+    alias: str | None = None
+    """The name that the target's provider was last written with, if it is an alias."""
+    region: str = UNRESTRICTED
+    """It never changes."""
 
 
 @dataclass(frozen=True, slots=True)

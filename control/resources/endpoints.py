@@ -1,6 +1,6 @@
 """Endpoints: which slug leads to which target (docs/reference/management-api.md#endpoints). No SQL, no HTTP."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,10 +18,13 @@ from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_endpoint
 from policy.endpoints import (
+    UNRESTRICTED,
     EndpointRuleError,
+    ProviderName,
     Target,
     UnusableCredentialError,
     check_credential,
+    check_region,
     check_slug,
     check_target,
 )
@@ -46,6 +49,10 @@ class NewTarget:
 
     target: Target
     owner: OwnerChange | None = None
+    alias: str | None = None
+    """The provider's name, if it is an alias."""
+    region: str | None = None
+    """None: UNRESTRICTED for a new endpoint; it stays as it is otherwise."""
 
 
 async def create_endpoint(
@@ -59,7 +66,11 @@ async def create_endpoint(
         except EndpointRuleError as error:
             raise InvalidFieldError("slug", error.message) from None
         await _check_references(tx, keys, workspace_id, new.target)
-        unowned = EndpointRecord(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms)
+        unowned = EndpointRecord(
+            *(new_id("ep"), workspace_id, slug, new.target, tx.now_ms, tx.now_ms),
+            alias=new.alias,
+            region=new.region or UNRESTRICTED,
+        )
         record = with_owner(unowned, new.owner)
         await endpoint_rows.insert_endpoint(tx, record)
         tx.audit(workspace_id, Change("endpoint.create", path_of(record), None, shown_endpoint(record)))
@@ -81,7 +92,11 @@ async def replace_target(
     async def work(tx: WriteTx) -> EndpointRecord:
         await _check_references(tx, keys, workspace_id, new.target)
         old = _existing(await endpoint_rows.lock_endpoint(tx, workspace_id, endpoint_id))
-        changed = replace(old, target=new.target, updated_at_ms=max(tx.now_ms, old.updated_at_ms + 1))
+        if new.region not in (None, old.region):
+            remedy = "delete the endpoint and create it again"
+            raise InvalidFieldError("region", f"the region is {old.region} and cannot change; {remedy}")
+        updated_at_ms = max(tx.now_ms, old.updated_at_ms + 1)
+        changed = replace(old, target=new.target, alias=new.alias, updated_at_ms=updated_at_ms)
         record = with_owner(changed, new.owner)
         await endpoint_rows.update_endpoint(tx, record)
         sides = (shown_endpoint(old), shown_endpoint(record))
@@ -114,14 +129,26 @@ async def read_endpoints(store: Store, workspace_id: str, after: str | None, lim
         return await endpoint_rows.list_endpoints(conn, workspace_id, after, limit)
 
 
-async def check_target_rules(target: Target, urls: UpstreamUrls) -> None:
-    """Refuse a target that breaks its provider's rules. Call it before the transaction: it resolves names."""
+async def check_target_rules(target: Target, name: ProviderName, urls: UpstreamUrls) -> None:
+    """Refuse a target that breaks its provider's rules. Call it before the transaction: it resolves names.
+
+    `name`: the provider's, as it was written; an error names the fields as they are called beside it.
+    """
     try:
         check_target(target)
         if target.base_url is not None:
             await urls.check_base_url(target.base_url)
     except EndpointRuleError as error:
-        raise InvalidFieldError(f"{_TARGET}.{error.field}", error.message) from None
+        field, dot, member = error.field.partition(".")
+        raise InvalidFieldError(f"{_TARGET}.{name.fields.get(field, field)}{dot}{member}", error.message) from None
+
+
+def check_new_region(region: str | None, regions: Collection[str]) -> None:
+    """Refuse the region of a new endpoint that the operator's setting does not name. None: no region is asked for."""
+    try:
+        check_region(UNRESTRICTED if region is None else region, regions)
+    except EndpointRuleError as error:
+        raise InvalidFieldError(error.field, error.message) from None
 
 
 def _existing(record: EndpointRecord | None) -> EndpointRecord:

@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from control.settings import Settings
+from policy.endpoints import PROVIDER_NAMES
 from runtime.environment import SettingsError
 
 GOOD = {
@@ -63,3 +64,42 @@ def test_invalid_setting_is_named_without_its_value(name: str, value: str) -> No
     with pytest.raises(SettingsError, match=name) as caught:
         Settings.from_environ({**GOOD, name: value})
     assert value not in str(caught.value) or value == "0"
+
+
+@pytest.mark.parametrize(
+    ("aliases", "says"),
+    [
+        ("HOUSE", "ALIAS=PROVIDER"),
+        ("house=PLATFORM", "A-Z"),
+        ("=PLATFORM", "ALIAS=PROVIDER"),
+        ("HOUSE=PLATFORM,B=C=PLATFORM", "entry 2"),
+        ("HOUSE=", "must be PLATFORM or PLATFORM_MODEL_API"),
+        ("HOUSE=NOBODY", "must be PLATFORM or PLATFORM_MODEL_API"),
+        ("HOUSE=VENDOR_A", "must be PLATFORM or PLATFORM_MODEL_API"),
+        ("HOUSE=OPENAI", "must be PLATFORM or PLATFORM_MODEL_API"),
+        ("VENDOR_A=PLATFORM", "choose another name"),
+        ("OPENAI=PLATFORM", "choose another name"),
+        ("XAI=PLATFORM", "choose another name"),
+        ("HOUSE=PLATFORM,HOUSE=PLATFORM_MODEL_API", "choose another name"),
+    ],
+)
+def test_aliases_that_cannot_be_are_refused_with_the_remedy(aliases: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=f"TOLLGATE_PROVIDER_ALIASES: .*{says}"):
+        Settings.from_environ({**GOOD, "TOLLGATE_PROVIDER_ALIASES": aliases})
+
+
+def test_aliases_and_regions_are_read_with_blanks_and_last_commas() -> None:
+    environ = {
+        "TOLLGATE_PROVIDER_ALIASES": " HOUSE = PLATFORM , B=PLATFORM_MODEL_API,",
+        "TOLLGATE_REGIONS": "EU, US,EU,",
+    }
+    settings = Settings.from_environ({**GOOD, **environ})
+    added = {name: one.provider for name, one in settings.provider_names.items() if name not in PROVIDER_NAMES}
+    assert added == {"HOUSE": "PLATFORM", "B": "PLATFORM_MODEL_API"}
+    assert settings.regions == ("EU", "US")
+
+
+@pytest.mark.parametrize("regions", ["E U", "-EU", "EU;US", "x" * 65, "EU/US"])
+def test_malformed_regions_are_refused(regions: str) -> None:
+    with pytest.raises(SettingsError, match=r"TOLLGATE_REGIONS: expected comma-separated"):
+        Settings.from_environ({**GOOD, "TOLLGATE_REGIONS": regions})

@@ -8,7 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 from commands.errors import AwayError, RefusedError
-from policy.endpoints import EndpointRuleError, Target, VendorCConfig, check_slug, check_target
+from commands.policy_file.reading import TABLES
+from policy.endpoints import (
+    PROVIDER_NAMES,
+    UNRESTRICTED,
+    EndpointRuleError,
+    ProviderNames,
+    Target,
+    VendorCConfig,
+    check_slug,
+    check_target,
+    unknown_provider,
+)
 from policy.limits.groups import (
     Enforcement,
     Group,
@@ -46,11 +57,14 @@ class WorkspaceApi:
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Wire]] = {name: {} for name in _KINDS}
         self.models: dict[str, str] = {}
+        self.providers: ProviderNames = PROVIDER_NAMES
         self.calls: list[tuple[str, str]] = []
         self.away_after: int | None = None
         self._now = 0
 
     async def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        if path == TABLES:
+            return {"providers": [{"name": name} for name in self.providers]}
         parts = path.strip("/").split("/")
         names = [part for part in parts if part in (*self.items, "models")]
         kind = names[0]
@@ -138,7 +152,10 @@ class WorkspaceApi:
         return self.items["secrets"].pop(name)
 
     def _check_target(self, body: Wire) -> None:
-        fields = dict(body["targets"][0])
+        target = body["targets"][0]
+        if target["provider"] not in self.providers:
+            raise refused(400, unknown_provider(target["provider"], self.providers))
+        fields = self.providers[target["provider"]].own(target)
         place = fields.pop("vendor_c_config", None)
         fields["dialects"] = tuple(fields["dialects"]) if "dialects" in fields else None
         try:
@@ -154,7 +171,9 @@ class WorkspaceApi:
         if any(item["slug"] == body["slug"] for item in self.items["endpoints"].values()):
             raise refused(409, "SLUG_TAKEN")
         id = f"ep_{self._now}"
-        return self._keep("endpoints", id, {"id": id, "slug": body["slug"], "targets": body["targets"]}, body)
+        region = body.get("region", UNRESTRICTED)
+        item = {"id": id, "slug": body["slug"], "region": region, "targets": body["targets"]}
+        return self._keep("endpoints", id, item, body)
 
     def _patch_endpoints(self, body: Wire, id: str) -> Wire:
         self._check_target(body)

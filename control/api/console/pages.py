@@ -12,7 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from control.api.console.tables import TABLES
+from control.api.console.tables import tables
+from control.api.protocol.dependencies import DEPENDENCIES
 
 PAGES = (
     *("overview", "groups", "endpoints", "keys", "events", "webhooks", "models", "async", "training", "audit"),
@@ -83,8 +84,9 @@ async def _asset(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(path, headers=headers)
 
 
-async def _tables(_request: web.Request) -> web.Response:
-    return web.json_response(TABLES, headers={"Cache-Control": "no-store", **HEADERS})
+async def _tables(request: web.Request) -> web.Response:
+    names = request.app[DEPENDENCIES].settings.provider_names
+    return web.json_response(tables(names), headers={"Cache-Control": "no-store", **HEADERS})
 
 
 ROUTES = [

@@ -5,20 +5,22 @@ See docs/reference/console.md#pages.
 
 from typing import Any
 
-from policy.endpoints import PROVIDERS
+from policy.endpoints import ProviderNames
 from policy.limits.kinds import KINDS, RATE_UNITS, USAGE_UNITS, LimitType
 from policy.limits.limit import MIN_THRESHOLD
 
-TABLES: dict[str, Any] = {
-    "limits": {
-        "kinds": [{"type": type, "unit": unit} for type, unit in KINDS],
-        "types": {type: {"noun": type.noun, "parts": type.parts and type.parts._asdict()} for type in LimitType},
-        "rate_units": RATE_UNITS,
-        "usage_units": USAGE_UNITS,
-        "min_threshold": MIN_THRESHOLD,
-    },
-    "providers": [
-        {"name": name, "title": provider.title, "fields": sorted(provider.required | provider.optional)}
-        for name, provider in PROVIDERS.items()
-    ],
+_LIMITS: dict[str, Any] = {
+    "kinds": [{"type": type, "unit": unit} for type, unit in KINDS],
+    "types": {type: {"noun": type.noun, "parts": type.parts and type.parts._asdict()} for type in LimitType},
+    "rate_units": RATE_UNITS,
+    "usage_units": USAGE_UNITS,
+    "min_threshold": MIN_THRESHOLD,
 }
+
+
+def tables(names: ProviderNames) -> dict[str, Any]:
+    """All tables. `names`: what targets may call their providers; each name has a row."""
+    providers = [
+        {"name": one.name, "title": one.title, "fields": sorted(one.required | one.optional)} for one in names.values()
+    ]
+    return {"limits": _LIMITS, "providers": providers}

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from control.api.protocol.errors import Detail, ProblemError, bad_request
 from control.long_work import CHARS_PER_ITEM, beside
-from policy.endpoints import PROVIDERS
+from policy.endpoints import unknown_provider
 
 M = TypeVar("M", bound=BaseModel)
 MAX_BODY_BYTES = 1_048_576
@@ -31,8 +31,6 @@ MAX_MEMBERS = 100
 MAX_DIGITS = 1000
 """The most digits of one number: the time to parse it grows with their square."""
 _MAX_DETAILS = 50
-_TAGS = (*PROVIDERS, "[key]")
-"""Parts of a place that pydantic adds, and callers do not know."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 # Linear: the parts match disjoint bytes, and an unterminated string is one match, not a search from each quote in it.
@@ -249,13 +247,13 @@ def _listed_model(annotation: Any) -> type[BaseModel] | None:
 
 
 def _details(error: ValidationError, *place: str | int) -> list[Detail]:
-    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    errors = error.errors(include_url=False, include_input=False)
     return [_detail(item, (*place, *item["loc"])) for item in errors]
 
 
 def _detail(item: Any, place: Sequence[str | int]) -> Detail:
     """The field's path as the caller knows it: `place` without the tags that pydantic adds for unions and names."""
-    path = ".".join(str(part) for part in place if part not in _TAGS)[:255]
+    path = ".".join(str(part) for at, part in enumerate(place) if not _is_tag(place, at))[:255]
     match item["type"]:
         case "extra_forbidden" | "none_required":  # the target's provider does not have this field
             return Detail(path, "unknown field")
@@ -264,9 +262,17 @@ def _detail(item: Any, place: Sequence[str | int]) -> Detail:
         case "union_tag_not_found":
             return Detail(f"{path}.provider", "required")
         case "union_tag_invalid":
-            return Detail(f"{path}.provider", f"must be one of {', '.join(PROVIDERS)}")
+            names = re.findall(r"\w+", item["ctx"]["expected_tags"])
+            return Detail(f"{path}.provider", unknown_provider(item["ctx"]["tag"], names))
         case _:
             return Detail(path, str(item["msg"]).removeprefix("Value error, "))
+
+
+def _is_tag(place: Sequence[str | int], at: int) -> bool:
+    """Return whether a part of a place is pydantic's and no field: `[key]`, or the provider behind a target's index."""
+    part = place[at]
+    is_behind_index = 0 < at < len(place) - 1 and isinstance(place[at - 1], int)
+    return part == "[key]" or (is_behind_index and str(part).isupper())
 
 
 def _headline(first: Detail, count: int, where: str) -> str:

@@ -10,7 +10,11 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import endpoints
 from control.records.policy import EndpointRecord
 from policy.deployments import DEFAULT_ENVIRONMENT, comparable_name
+from policy.endpoints import UNRESTRICTED
 from policy.snapshot import EndpointRow, RowKind, target_from_wire, target_to_wire
+
+_ALIAS = "alias"
+"""The member of the stored target that holds the provider's name as it was written. Proxies do not get it."""
 
 
 async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
@@ -18,6 +22,7 @@ async def insert_endpoint(tx: WriteTx, record: EndpointRecord) -> None:
         "id": record.id,
         "workspace_id": record.workspace_id,
         "slug": record.slug,
+        "region": None if record.region == UNRESTRICTED else record.region,
         "created_at_ms": record.created_at_ms,
         **_changing_columns(record),
     }
@@ -86,8 +91,10 @@ def _matches(workspace_id: str, endpoint_id: str) -> tuple[Any, Any]:
 
 def _changing_columns(record: EndpointRecord) -> dict[str, Any]:
     target = record.target
+    # In one column with the target: control of the version before, which knows no alias, writes both or neither.
+    stored = target_to_wire(target) | ({} if record.alias is None else {_ALIAS: record.alias})
     return {
-        "target": json.dumps(target_to_wire(target), ensure_ascii=False, separators=(",", ":")),
+        "target": json.dumps(stored, ensure_ascii=False, separators=(",", ":")),
         "secret_id": target.secret_id,
         "model_id": target.model_id,
         "updated_at_ms": record.updated_at_ms,
@@ -97,15 +104,18 @@ def _changing_columns(record: EndpointRecord) -> dict[str, Any]:
 
 
 def _record(row: Any) -> EndpointRecord:
+    stored = json.loads(row.target)
     return EndpointRecord(
         id=row.id,
         workspace_id=row.workspace_id,
         slug=row.slug,
-        target=target_from_wire(json.loads(row.target)),
+        target=target_from_wire(stored),
         created_at_ms=row.created_at_ms,
         updated_at_ms=row.updated_at_ms,
         managed_by=row.managed_by,
         managed_at_ms=row.managed_at_ms,
+        alias=stored.get(_ALIAS),
+        region=row.region or UNRESTRICTED,
     )
 
 

@@ -243,6 +243,7 @@ endpoints = Table(
     Column("updated_at_ms", BigInteger, nullable=False),
     Column("managed_by", Text, nullable=True),  # the policy file that owns it
     Column("managed_at_ms", BigInteger, nullable=True),  # its `updated_at_ms` when that file last wrote it
+    Column("region", Text, nullable=True),  # null: UNRESTRICTED, as of endpoints from before there were regions
     Index("ix_endpoints_workspace_id_id", "workspace_id", "id"),
 )
 

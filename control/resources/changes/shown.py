@@ -10,6 +10,7 @@ from control.records.times import optional_time_text, time_text
 from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.long_lists import shown_lists
 from control.resources.changes.ownership import R, has_drifted
+from policy.endpoints import as_written
 from policy.snapshot import models_entry_to_wire, target_to_wire
 from policy.spend.limits import spend_limit_to_wire
 
@@ -23,7 +24,8 @@ def shown_owner(record: R) -> dict[str, Any]:
 
 
 def shown_endpoint(record: EndpointRecord) -> dict[str, Any]:
-    fields = {"id": record.id, "slug": record.slug, "targets": [target_to_wire(record.target)]}
+    target = as_written(target_to_wire(record.target), record.alias)
+    fields = {"id": record.id, "slug": record.slug, "region": record.region, "targets": [target]}
     return fields | _times(record) | shown_owner(record)
 
 

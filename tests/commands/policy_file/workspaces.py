@@ -68,7 +68,7 @@ def policies(draw: st.DrawFn) -> Item:
     ]
     targets = st.fixed_dictionaries(
         {
-            "provider": st.just("VENDOR_B"),
+            "provider": st.sampled_from(["VENDOR_B", "OPENAI"]),
             "target_model": st.sampled_from(["x", "y"]),
             "secret": st.sampled_from([secret["name"] for secret in document["secrets"]]),
         },

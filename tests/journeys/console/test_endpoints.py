@@ -110,7 +110,7 @@ async def test_target_in_the_vendors_cloud_is_saved_with_its_project_and_locatio
     await page.wait_for_url("**/console/endpoints?id=*")
     target = (await _endpoint(stage))["targets"][0]
     assert target["vendor_c_config"] == {"project_id": "my-project", "location": "europe-west4"}
-    await expect(page.get_by_text("vendor C (cloud), model m")).to_be_visible()
+    await expect(page.get_by_text("Google Vertex AI (cloud), model m")).to_be_visible()
 
 
 async def test_options_of_a_target_are_shown_kept_and_changed(page: Page, stage: Stage) -> None:

@@ -7,7 +7,7 @@ import re
 from posixpath import dirname, join, normpath
 
 from control.api.console.pages import ASSETS, PAGES
-from policy.endpoints import PROVIDERS
+from policy.endpoints import PROVIDER_NAMES
 from policy.limits.kinds import KINDS
 from tests.control.api.console.browser import Browser
 from tests.control.plane import ControlPlane
@@ -65,8 +65,9 @@ async def test_tables_name_the_kinds_of_limits_and_the_fields_of_each_provider(s
     assert (answer.status, answer.headers["Cache-Control"]) == (200, "no-store")
     tables = answer.body
     assert [(one["type"], one["unit"]) for one in tables["limits"]["kinds"]] == list(KINDS)
-    assert [one["name"] for one in tables["providers"]] == list(PROVIDERS)
+    assert [one["name"] for one in tables["providers"]] == list(PROVIDER_NAMES)
     assert tables["providers"][-1]["fields"] == ["base_url", "secret_id", "target_model"]
+    assert next(one["fields"] for one in tables["providers"] if one["name"] == "VERTEX")[-1] == "vertex_config"
 
 
 def test_every_page_loads_little() -> None:

@@ -110,6 +110,7 @@ async function drawEndpoint(main, endpoint, session, known) {
       h("dd", {}, copyable(id, "Id of the endpoint")),
       h("dt", {}, "Leads to"),
       h("dd", {}, describeTarget(target, known)),
+      endpoint.region !== "UNRESTRICTED" && [h("dt", {}, "Region"), h("dd", {}, endpoint.region)],
       h("dt", {}, "Health"),
       h("dd", {}, healthOf(target), " ", trafficBadge(slug, known)),
       endpoint.managed_by && [h("dt", {}, "Owner"), h("dd", {}, ownerBadge(endpoint), " applied ", time(endpoint.managed_by.applied_at))],

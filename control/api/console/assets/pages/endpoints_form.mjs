@@ -10,7 +10,7 @@ import { PROVIDERS } from "../tables.mjs";
 import { tryTarget } from "./endpoints_trial.mjs";
 
 /** Fields that are objects, and their members; each member has a control. */
-const MEMBERS = { vendor_c_config: ["project_id", "location"] };
+const MEMBERS = { vendor_c_config: ["project_id", "location"], vertex_config: ["project_id", "location"] };
 /** Fields that every target may have; empty, they are not sent. */
 const OPTIONS = ["upstream_state", "dialects", "price_options"];
 const DIALECTS = { CHAT_COMPLETIONS: "Chat Completions", MESSAGES: "Messages", RESPONSES: "Responses" };
@@ -42,6 +42,7 @@ export async function targetEditor(session, slug, target, verb, save) {
 
   function show() {
     const names = [...fieldsOf().flatMap((name) => MEMBERS[name] ?? [name]), ...OPTIONS];
+    for (const name of fieldsOf()) for (const member of MEMBERS[name] ?? []) controls[member].control.name = `targets.0.${name}.${member}`;
     fields.replaceChildren(...Object.keys(controls).filter((name) => names.includes(name)).map((name) => controls[name].field));
     if (names.includes("secret_id")) controls.secret_id.field.after(h("p", {}, newSecret(controls.secret_id.control)));
   }
@@ -121,14 +122,15 @@ function controlsOf(target, models, secrets) {
   const listed = [...new Set([...(target.dialects ?? []), ...Object.keys(DIALECTS)])];
   const spoken = select("targets.0.dialects", listed.map((one) => [one, DIALECTS[one] ?? one]), null, { multiple: true, size: 3 });
   for (const one of spoken.options) one.selected = target.dialects?.includes(one.value) ?? false;
+  const cloud = target.vendor_c_config ?? target.vertex_config;
   const made = {
     model_id: ["Model", chosen("model_id", models, target.model_id), null],
     environment_name: ["Environment (optional)", text("environment_name", target.environment_name), "Empty means production."],
     base_url: ["Base URL", text("base_url", target.base_url, { type: "url", inputmode: "url" }), "Begins with https:// and names no port."],
     secret_id: ["Secret", chosen("secret_id", secrets, target.secret_id), "The upstream's API key, by its name."],
     target_model: ["Model name sent upstream", text("target_model", target.target_model), "For a platform model it may be empty: then the slug is sent."],
-    project_id: ["Project", text("vendor_c_config.project_id", target.vendor_c_config?.project_id), null],
-    location: ["Location", text("vendor_c_config.location", target.vendor_c_config?.location), null],
+    project_id: ["Project", text("project_id", cloud?.project_id), null],
+    location: ["Location", text("location", cloud?.location), null],
     upstream_state: ["State stored at the vendor", option("upstream_state", ["REFUSE", "refuse it"], ["PASS", "pass it on"]), "Conversations, files and the like by their ids. All groups share the vendor's account: passed on, each may read what another stored."],
     dialects: ["Dialects (optional)", spoken, "What the server speaks. Nothing chosen: what its provider speaks, or what it answers to."],
     price_options: ["Options with a price of their own", option("price_options", ["PASS", "pass them on"], ["REFUSE", "refuse them"]), "Tools that the vendor runs, service tiers and the like."],

@@ -10,7 +10,8 @@ const TONES = { ACTIVE: "good", UPDATING: "good", SCALED_TO_ZERO: "", WAKING_UP:
 
 /** In words, with links. `known`: names of secrets and models by id. */
 export function describeTarget(target, known) {
-  const { provider, model_id: model, secret_id: secret, vendor_c_config: cloud } = target;
+  const { provider, model_id: model, secret_id: secret } = target;
+  const cloud = target.vendor_c_config ?? target.vertex_config;
   return [
     PROVIDERS.find((one) => one.name === provider)?.title ?? provider,
     model && [": ", h("a", { href: `/console/models?id=${encodeURIComponent(model)}` }, h("bdi", {}, known.models.get(model) ?? model)), `, ${target.environment_name ?? "production"}`],
