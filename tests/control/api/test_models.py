@@ -66,7 +66,9 @@ async def test_an_environments_name_is_unique_without_regard_to_case(plane: Cont
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     first = (await plane.put(f"{model}/environments/Staging", {"deployment_id": one.rpartition("/")[2]})).ok()
     again = (await plane.put(f"{model}/environments/sTAGING", {"deployment_id": two})).ok()
-    assert again == {**first, "deployment_id": two, "updated_at": again["updated_at"]}
+    assert again["current_deployment"] == (await plane.get(f"{model}/deployments/{two}")).ok()
+    moved = {name: again[name] for name in ("current_deployment", "updated_at")}
+    assert again == {**first, "deployment_id": two, **moved}
     assert (await plane.get(f"{model}/environments")).ok()["items"] == [again]
     assert (await plane.get(f"{model}/environments/staging")).ok() == again
     assert (await published_model(plane, model))["environments"] == {"Staging": two}
