@@ -9,6 +9,7 @@ from control.api.platform.fixed_settings import (
     MAX_REPLICAS,
     NO_INSTANCE_TYPE,
     BackpressureSettingsV1,
+    NoSource,
 )
 from control.api.protocol.schemas import (
     INTEGRAL,
@@ -91,6 +92,7 @@ class _SettingsV1(RequestV1):
     def settings(self) -> Settings:
         """The fields that were sent. Null clears; a name cannot be cleared."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        fields.pop("source", None)
         if fields.get("name", "") is None:
             del fields["name"]
         if fields.get("health") is not None:
@@ -109,6 +111,7 @@ class DeploymentsQueryV1(PageQueryV1):
 class CreateDeploymentRequestV1(_SettingsV1):
     """A deployment of a model."""
 
+    source: NoSource = None
     name: Name
 
 

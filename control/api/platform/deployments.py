@@ -76,8 +76,8 @@ async def _put_status(request: ApiRequest) -> DeploymentV1:
 def deployment_ref(request: ApiRequest, environment: str | None = None) -> DeploymentRef:
     """The deployment by its id, or by the environment that the path names instead."""
     path = request.path
-    named = environment or path.get("environment_name")
-    return DeploymentRef(request.workspace_id, path["model_id"], path.get("deployment_id"), named)
+    name = environment or path.get("environment_name")
+    return DeploymentRef(request.workspace_id, path["model_id"], path.get("deployment_id"), name)
 
 
 async def shown(request: ApiRequest, record: DeploymentRecord) -> DeploymentV1:

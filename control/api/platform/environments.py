@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,7 @@ from control.api.platform.fixed_settings import (
     BackpressureSettingsV1,
     EnvironmentSettingsRequestV1,
     PromotionSettingsV1,
+    UpdateEnvironmentRequestV1,
     autoscaling_settings,
 )
 from control.api.protocol.encoding import Encoded
@@ -60,6 +61,14 @@ class EnvironmentV1(ResponseV1):
     updated_at: TimeText
 
 
+class EnvironmentUnchangedV1(ResponseV1):
+    """The environment after a change that asked for nothing."""
+
+    environment: EnvironmentV1
+    status: Literal["UNCHANGED"]
+    message: str
+
+
 class EnvironmentsResponseV1(ResponseV1):
     """One page of environments."""
 
@@ -80,6 +89,12 @@ async def _post(request: ApiRequest) -> EnvironmentV1:
     return await _shown(
         request, await environments.create_environment(request.store, request.workspace_id, model_id, name)
     )
+
+
+async def _patch(request: ApiRequest) -> EnvironmentUnchangedV1:
+    record = await environments.read_environment(request.store, request.workspace_id, *_place(request))
+    message = "nothing was asked for: an environment has no settings of its own"
+    return EnvironmentUnchangedV1(environment=await _shown(request, record), status="UNCHANGED", message=message)
 
 
 async def _put(request: ApiRequest) -> EnvironmentV1:
@@ -163,6 +178,12 @@ OPERATIONS = (
         tag=_TAG,
     ),
     Operation("GET", _PATH, _list, "List environments", _PAGES, query=_PAGE, errors=(400, 404), tag=_TAG),
+    Operation(
+        *("PATCH", _ONE, _patch, "Ask an environment for no change", EnvironmentUnchangedV1),
+        body=UpdateEnvironmentRequestV1,
+        errors=(400, 404),
+        tag=_TAG,
+    ),
     Operation("GET", _ONE, _get, "Get an environment", EnvironmentV1, errors=(404,), tag=_TAG),
     Operation("DELETE", _ONE, _delete, "Delete an environment", DeletedEnvironmentV1, errors=(404, 409), tag=_TAG),
 )

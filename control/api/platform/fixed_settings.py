@@ -28,7 +28,14 @@ def _must_be_off(value: Any) -> Any:
     return value
 
 
+def _must_have_no_source(value: Any) -> None:
+    if value is not None:
+        raise ValueError("leave it out: Tollgate builds no models; register by name, then list the replicas that run")
+
+
 _Unset = Annotated[None, BeforeValidator(_must_be_null)]
+NoSource = Annotated[None, BeforeValidator(_must_have_no_source)]
+"""The type of the member that says what a new model or deployment is built from."""
 _Off = Annotated[Literal[False] | None, BeforeValidator(_must_be_off)]
 
 
@@ -70,6 +77,13 @@ class EnvironmentSettingsRequestV1(RequestV1):
     request_backpressure_settings: BackpressureRequestV1 | None = None
 
 
+class UpdateEnvironmentRequestV1(EnvironmentSettingsRequestV1):
+    """Changes of an environment's settings, which ask for nothing."""
+
+    autoscaling_schedule_settings: _Unset = None
+    traffic_routing_settings: _Unset = None
+
+
 class PromotedSettingsRequestV1(EnvironmentSettingsRequestV1):
     """Changes of an environment's settings with a promotion, which ask for nothing."""
 
@@ -90,7 +104,7 @@ class AutoscalingSettingsV1(ResponseV1):
 
 
 class PromotionSettingsV1(ResponseV1):
-    """How a promotion goes: at once, and the deployment before keeps its replicas."""
+    """The course of a promotion: at once, and the deployment before keeps its replicas."""
 
     redeploy_on_promotion: bool
     rolling_deploy: bool

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from control.api.changes.team import TeamRequestV1, check_team
-from control.api.platform.fixed_settings import NO_INSTANCE_TYPE
+from control.api.platform.fixed_settings import NO_INSTANCE_TYPE, NoSource
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -27,6 +27,7 @@ class ModelsQueryV1(PageQueryV1):
 class CreateModelRequestV1(TeamRequestV1):
     """A platform model."""
 
+    source: NoSource = None
     name: Name
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.control.plane import ControlPlane
 
-TEAM = "acme"
 WRITES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/secrets", {"name": "s", "value": "v"}),
     ("/v1/models", {"name": "mine"}),
@@ -44,6 +43,16 @@ async def test_models_and_deployments_have_the_members_of_machines(sqlite_plane:
     assert model["instance_type_name"] == deployment["instance_type_name"] == ""
     assert deployment["autoscaling_settings"] is None
     assert deployment["request_backpressure_settings"] == {"policy": None}
+
+
+async def test_a_source_is_refused_with_the_remedy(sqlite_plane: ControlPlane) -> None:
+    source = {"kind": "model_archive", "name": "mine", "deployment": {}}
+    model = (await sqlite_plane.post("/v1/models", {"name": "mine", "source": None})).ok()
+    deployments = f"/v1/models/{model['id']}/deployments"
+    (await sqlite_plane.post(deployments, {"name": "first", "source": None})).ok()
+    for path in ("/v1/models", deployments):
+        refused = (await sqlite_plane.post(path, {"source": source})).refused(400, field="source")
+        assert "register by name" in refused["error"]
 
 
 async def test_lists_are_filtered_by_name_on_every_page(plane: ControlPlane) -> None:

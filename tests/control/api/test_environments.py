@@ -67,8 +67,8 @@ async def test_an_empty_environment_has_no_deployment_until_one_is_promoted(plan
 async def test_an_empty_environment_takes_its_name_and_can_be_deleted(plane: ControlPlane) -> None:
     model, _first, _second = await model_with_deployments(plane)
     (await plane.post(f"{model}/environments", {"name": "Production"})).ok()
-    shown = (await plane.get(model)).ok()
-    assert (shown["production_deployment_id"], shown["deployments_count"]) == (None, 2)
+    item = (await plane.get(model)).ok()
+    assert (item["production_deployment_id"], item["deployments_count"]) == (None, 2)
     (await plane.get(f"{model}/deployments/production")).refused(404)
     (await plane.post(f"{model}/environments", {"name": "production"})).refused(409, "CONFLICT")
     (await plane.post(f"{model}/environments", {"name": "not a name"})).refused(400, field="name")
@@ -111,15 +111,17 @@ async def test_an_environment_stands_for_its_deployment_in_actions(sqlite_plane:
 @pytest.mark.parametrize("settings", NOTHING_ASKED)
 async def test_settings_that_ask_for_nothing_are_accepted(sqlite_plane: ControlPlane, settings: Json) -> None:
     model, first, _second = await model_with_deployments(sqlite_plane)
-    (await sqlite_plane.post(f"{model}/environments", {"name": "staging", **settings})).ok()
-    asked = {
+    environment = (await sqlite_plane.post(f"{model}/environments", {"name": "staging", **settings})).ok()
+    unchanged = (await sqlite_plane.patch(f"{model}/environments/staging", settings)).ok()
+    assert (unchanged["environment"], unchanged["status"]) == (environment, "UNCHANGED")
+    members = {
         "environment_settings_update": settings,
         "promotion_settings_override": settings.get("promotion_settings"),
         "preserve_env_instance_type": True,
     }
-    body = {"deployment_id": first, "scale_down_previous_deployment": True, **asked}
+    body = {"deployment_id": first, "scale_down_previous_deployment": True, **members}
     (await sqlite_plane.post(f"{model}/environments/staging/promote", body)).ok()
-    body = {"scale_down_previous_production": False, **asked}
+    body = {"scale_down_previous_production": False, **members}
     (await sqlite_plane.post(f"{model}/deployments/{first}/promote", body)).ok()
 
 
@@ -136,3 +138,5 @@ async def test_settings_that_ask_for_something_are_refused_by_name(
     field = f"environment_settings_update.{group}.{member}"
     (await sqlite_plane.post(f"{model}/deployments/{first}/promote", update)).refused(400, field=field)
     (await sqlite_plane.get(f"{model}/environments/production")).refused(404)
+    (await sqlite_plane.put(f"{model}/environments/qa", {"deployment_id": first})).ok()
+    (await sqlite_plane.patch(f"{model}/environments/qa", settings)).refused(400, field=f"{group}.{member}")

@@ -187,6 +187,7 @@ async def test_a_model_counts_its_deployments_and_shows_where_two_environments_p
     assert before == {
         **{"id": model.rpartition("/")[2], "name": "mine", "created_at": before["created_at"], "deployments_count": 1},
         **{"production_deployment_id": None, "development_deployment_id": None},
+        **{"instance_type_name": "", "team_name": "workspace acme"},
     }
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     await deployment(plane)  # of another model
