@@ -28,7 +28,15 @@ from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page
 from control.api.console import pages as console_pages
-from control.api.platform import deployment_actions, deployment_logs, deployments, environments, models, signing_secrets
+from control.api.platform import (
+    deployment_actions,
+    deployment_logs,
+    deployments,
+    environments,
+    models,
+    promotions,
+    signing_secrets,
+)
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
 from control.api.protocol.dependencies import DEPENDENCIES
@@ -129,6 +137,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *deployment_actions.OPERATIONS,
     *deployment_logs.OPERATIONS,
     *environments.OPERATIONS,
+    *promotions.OPERATIONS,
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,

@@ -176,6 +176,10 @@ class GroupHasCreditError(ConflictError):
         )
 
 
+class EnvironmentTakenError(ConflictError):
+    """the model has an environment of that name; promote a deployment to it, or choose another name"""
+
+
 class SlugTakenError(ConflictError):
     """the slug is taken"""
 

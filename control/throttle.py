@@ -22,7 +22,7 @@ class Allowance:
 OTHER = Allowance("other", 100, 1_000)
 USAGE_PAGE = Allowance("usage_page", 10, 1_000)
 """The allowance of a group, over all who look at its usage page."""
-_DEPLOYMENT = "/v1/models/{model_id}/deployments/"
+_OF_A_MODEL = ("/v1/models/{model_id}/deployments/", "/v1/models/{model_id}/environments/")
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),
     "deactivate": Allowance("deactivate", 20, 60_000),
@@ -33,7 +33,7 @@ _BY_LAST_SEGMENT = {
 
 def allowance_for(method: str, path: str) -> Allowance:
     """The limit for an operation's method and path template."""
-    if method == "POST" and path.startswith(_DEPLOYMENT):
+    if method == "POST" and path.startswith(_OF_A_MODEL):
         return _BY_LAST_SEGMENT.get(path.rpartition("/")[2], OTHER)
     return OTHER
 

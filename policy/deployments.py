@@ -80,7 +80,7 @@ def comparable_name(name: str) -> str:
     return name.lower() if name.isascii() else name
 
 
-def deployment_of(environments: Mapping[str, str], name: str) -> str | None:
+def deployment_of(environments: Mapping[str, str | None], name: str) -> str | None:
     """The id of the deployment that an environment points to, by its name without regard to case.
 
     `environments`: deployment ids by name. Older versions allowed names that differ in case; the exact spelling wins.

@@ -197,19 +197,20 @@ class SecretRow:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """A platform model: its deployments by id, and each environment's deployment."""
+    """A platform model: its deployments by id, and each environment's deployment, or None while it has none."""
 
     id: str
     workspace_id: str
     deployments: Mapping[str, Deployment] = field(default_factory=dict)
-    environments: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, str | None] = field(default_factory=dict)
     _by_comparable_name: Mapping[str, str] = field(init=False, repr=False, compare=False)
     """The environments again: every call looks one up, and a model may have thousands."""
 
     def __post_init__(self) -> None:
         names: dict[str, str] = {}
         for name, id in self.environments.items():
-            names.setdefault(comparable_name(name), id)
+            if id is not None:
+                names.setdefault(comparable_name(name), id)
         object.__setattr__(self, "_by_comparable_name", names)
 
     def deployment_at(self, where: Where) -> Deployment | None:

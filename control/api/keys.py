@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from control.api.protocol.encoding import Encoded, Pieces
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -39,6 +41,16 @@ class CreateWorkspaceKeyRequestV1(RequestV1):
 
     type: _Kind
     name: Name | None = None
+    model_ids: None = Field(None, description="Null: a key is good for the whole workspace.")
+    team_id: None = Field(None, description="Null: a workspace has one team.")
+
+
+class WorkspaceKeysQueryV1(WholeListQueryV1):
+    """Parameters of the list of workspace keys."""
+
+    created_by_me: Annotated[
+        Literal["false"] | None, Field(description="Only `false`: nobody owns a key, so all are listed.")
+    ] = None
 
 
 class CreatedFederatedKeyV1(ResponseV1):
@@ -179,7 +191,7 @@ _ONE_FEDERATED = f"{_FEDERATED}/{{prefix}}"
 _MINT = CreateFederatedKeyRequestV1
 _CREATE = CreateWorkspaceKeyRequestV1
 _PAGE = PageQueryV1
-_WHOLE = WholeListQueryV1
+_OWN_PAGE = WorkspaceKeysQueryV1
 _MADE = CreatedFederatedKeyV1
 _SEVERAL = FederatedKeysResponseV1
 _REVOKED = RevokedFederatedKeyV1
@@ -191,7 +203,7 @@ OPERATIONS = (
     Operation("GET", _ONE_FEDERATED, _get_federated, "Get a group's key", FederatedKeyV1, errors=(404,)),
     Operation("DELETE", _ONE_FEDERATED, _delete_federated, "Revoke a group's key", _REVOKED, errors=(404,)),
     Operation("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN, body=_CREATE, errors=(400,), tag="Keys"),
-    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_WHOLE, errors=(400,), tag="Keys"),
+    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_OWN_PAGE, errors=(400,), tag="Keys"),
     Operation("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1, errors=(404,), tag="Keys"),
     Operation("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1, errors=(404,), tag="Keys"),
 )

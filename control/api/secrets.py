@@ -4,11 +4,13 @@ See docs/reference/management-api.md#secrets.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
+from control.api.changes.team import TeamRequestV1, check_team
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -34,7 +36,7 @@ _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._@:-]{0,254}$", e
 _Value = Annotated[str, Field(min_length=1, max_length=MAX_VALUE_CHARS, repr=False, json_schema_extra=NO_NUL)]
 
 
-class PutSecretRequestV1(OwnableRequestV1):
+class PutSecretRequestV1(OwnableRequestV1, TeamRequestV1):
     """A credential and its name. Storing under an existing name rotates the value and keeps the id."""
 
     name: _Name
@@ -61,6 +63,7 @@ class SecretV1(OwnableResponseV1):
 
     id: str
     name: str
+    team_name: str
     created_at: TimeText
     updated_at: TimeText
 
@@ -82,9 +85,11 @@ class DeletedSecretV1(DeletedV1):
 
 async def _post(request: ApiRequest) -> SecretV1:
     body = request.body_as(PutSecretRequestV1)
+    check_team(request, body)
     parts = request.dependencies
     new = NewSecret(body.name, body.value, body.owner_change())
-    return _response(await secrets.put_secret(parts.store, parts.settings.secret_keys, request.workspace_id, new))
+    record = await secrets.put_secret(parts.store, parts.settings.secret_keys, request.workspace_id, new)
+    return _response(request.caller.workspace_name, record)
 
 
 async def _post_compare(request: ApiRequest) -> ComparedSecretV1:
@@ -99,7 +104,7 @@ async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[SecretRecord]) -> Sequence[SecretRecord]:
         return await secrets.read_secrets(request.store, request.workspace_id, at.after, at.limit)
 
-    encode = encoder(_response)
+    encode = encoder(partial(_response, request.caller.workspace_name))
     return await list_page(request, Listing("secrets", fetch, lambda record: record.id, encode, name="secrets"))
 
 
@@ -109,8 +114,8 @@ async def _delete(request: ApiRequest) -> DeletedSecretV1:
     return DeletedSecretV1(id=id, name=name)
 
 
-def _response(record: SecretRecord) -> SecretV1:
-    return SecretV1(**shown_secret(record))
+def _response(team_name: str, record: SecretRecord) -> SecretV1:
+    return SecretV1(team_name=team_name, **shown_secret(record))
 
 
 _PATH = "/v1/secrets"

@@ -49,10 +49,19 @@ class ReportedDeployment:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRecord:
-    """An environment of a model, and the deployment that it points to."""
+    """An environment of a model, and the deployment that it points to. An empty one points to none."""
 
     model_id: str
     name: str
-    deployment_id: str
+    deployment_id: str | None
     created_at_ms: int
     updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PageOfNames:
+    """The place of a page in a list of models or deployments: behind the id `after`, and only those called `name`."""
+
+    after: str | None
+    limit: int
+    name: str | None = None

@@ -100,6 +100,7 @@ class PresentedKey:
     kind: KeyKind
     workspace_id: str
     onboarded: bool
+    workspace_name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,11 @@ class Answer:
         assert self.status == 200, (self.status, self.body)
         return self.body
 
-    def refused(self, status: int, code: str | None = None) -> Json:
+    def refused(self, status: int, code: str | None = None, field: str | None = None) -> Json:
+        """The error, of this code if one is given, that names this field first if one is given."""
         assert self.status == status, (self.status, self.body)
         assert code is None or self.body["code"] == code, self.body
+        assert field is None or self.body["details"][0]["field"] == field, self.body
         assert isinstance(self.body["error"], str)
         assert self.body["message"] == self.body["error"], self.body
         body: Json = self.body

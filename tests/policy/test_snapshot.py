@@ -163,3 +163,11 @@ def test_finding_an_environment_does_not_go_through_all_of_them() -> None:
     at_first = environments.gone_through
     assert [model.deployment_at(Where(name)) for name in ("staging", "unknown")] == [one, None]
     assert environments.gone_through == at_first
+
+
+def test_an_empty_environment_leads_nowhere_and_keeps_its_name_on_the_wire() -> None:
+    one = Deployment("d1", "ACTIVE")
+    model = ModelRow("m", "w", {"d1": one}, {"Staging": None, "staging": "d1", "production": None})
+    assert ModelRow.from_wire("m", model.to_wire()) == model
+    assert model.deployment_at(Where("STAGING")) is one
+    assert model.deployment_at(Where()) is model.deployment_at(Where("production")) is None

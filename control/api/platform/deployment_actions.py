@@ -29,10 +29,9 @@ async def _post_retry(request: ApiRequest, environment: str | None = None) -> sc
     return schemas.DeploymentRetriedV1(retried=retried, reason=reason, deployment=await shown(request, record))
 
 
-def _actions(where: str, environment: str | None) -> list[Operation]:
+def _actions(path: str, what: str, environment: str | None) -> list[Operation]:
     changed = schemas.DeploymentChangedV1
     retried = schemas.DeploymentRetriedV1
-    what = f"the {environment} deployment" if environment else "a deployment"
     verbs = (
         ("activate", _post_activate, changed),
         ("deactivate", _post_deactivate, changed),
@@ -40,7 +39,7 @@ def _actions(where: str, environment: str | None) -> list[Operation]:
     )
     return [
         Operation(
-            *("POST", f"/v1/models/{{model_id}}/deployments/{where}/{verb}", partial(handler, environment=environment)),
+            *("POST", f"/v1/models/{{model_id}}/{path}/{verb}", partial(handler, environment=environment)),
             *(f"{verb.capitalize()} {what}", answer),
             errors=(404,),
             tag="Models",
@@ -50,6 +49,11 @@ def _actions(where: str, environment: str | None) -> list[Operation]:
 
 
 OPERATIONS = (
-    *(operation for name in ENVIRONMENTS_IN_PATHS for operation in _actions(name, name)),
-    *_actions("{deployment_id}", None),
+    *(
+        operation
+        for name in ENVIRONMENTS_IN_PATHS
+        for operation in _actions(f"deployments/{name}", f"the {name} deployment", name)
+    ),
+    *_actions("deployments/{deployment_id}", "a deployment", None),
+    *_actions("environments/{environment_name}", "an environment's deployment", None),
 )

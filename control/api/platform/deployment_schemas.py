@@ -4,6 +4,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from control.api.platform.fixed_settings import (
+    BACKPRESSURE_SETTINGS,
+    MAX_REPLICAS,
+    NO_INSTANCE_TYPE,
+    BackpressureSettingsV1,
+    NoSource,
+)
 from control.api.protocol.schemas import (
     INTEGRAL,
     NO_NUL,
@@ -13,6 +20,7 @@ from control.api.protocol.schemas import (
     RequestV1,
     ResponseV1,
     TimeText,
+    WholeListQueryV1,
     not_all_null,
     original_name,
 )
@@ -86,6 +94,7 @@ class _SettingsV1(RequestV1):
     def settings(self) -> Settings:
         """The fields that were sent. Null clears; a name cannot be cleared."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.model_fields_set}
+        fields.pop("source", None)
         if fields.get("name", "") is None:
             del fields["name"]
         if fields.get("health") is not None:
@@ -95,9 +104,16 @@ class _SettingsV1(RequestV1):
         return fields
 
 
+class DeploymentsQueryV1(WholeListQueryV1):
+    """Parameters of the list of deployments."""
+
+    name: Annotated[Name | None, Field(description="Only deployments of exactly this name.")] = None
+
+
 class CreateDeploymentRequestV1(_SettingsV1):
     """A deployment of a model."""
 
+    source: NoSource = None
     name: Name
 
 
@@ -120,7 +136,7 @@ class UpdateDeploymentRequestV1(_SettingsV1):
 class SetReplicasRequestV1(RequestV1):
     """The base URLs of all replicas of a deployment. Replaces the earlier list."""
 
-    replicas: Annotated[list[ReplicaUrl], Field(max_length=256)]
+    replicas: Annotated[list[ReplicaUrl], Field(max_length=MAX_REPLICAS)]
 
 
 class SetStatusRequestV1(RequestV1):
@@ -167,6 +183,9 @@ class DeploymentV1(ResponseV1):
     replicas: list[str]
     load: DeploymentLoadV1
     error_message: str | None = Field(description="Why the deployment is FAILED.")
+    autoscaling_settings: None = Field(description="Always null: replicas are listed by their owner.")
+    instance_type_name: str = Field(description="Always empty: machines are their owner's.")
+    request_backpressure_settings: BackpressureSettingsV1
     created_at: TimeText
     updated_at: TimeText
 
@@ -226,6 +245,9 @@ def deployment_response(summary: DeploymentSummary) -> DeploymentV1:
                 "last_request_at": optional_time_text(last_ms),
             },
             "error_message": record.error_message if record.status == FAILED else None,
+            "autoscaling_settings": None,
+            "instance_type_name": NO_INSTANCE_TYPE,
+            "request_backpressure_settings": BACKPRESSURE_SETTINGS,
             "created_at": time_text(record.created_at_ms),
             "updated_at": time_text(record.updated_at_ms),
         }

@@ -11,8 +11,7 @@ from control.api.platform.deployment_schemas import DeploymentV1, deployment_res
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import WholeListQueryV1
-from control.records.models import DeploymentRecord
+from control.records.models import DeploymentRecord, PageOfNames
 from control.resources.platform import deployments
 from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
@@ -50,12 +49,13 @@ async def _list(request: ApiRequest) -> Encoded:
     parts = request.dependencies
 
     async def fetch(at: Position[DeploymentSummary]) -> Sequence[DeploymentSummary]:
-        records = await deployments.read_deployments(request.store, request.workspace_id, model_id, at.after, at.limit)
+        page = PageOfNames(at.after, at.limit, at.filters.get("name"))
+        records = await deployments.read_deployments(request.store, deployment_ref(request), page)
         return await deployments.summarize(parts.store, parts.loads, model_id, records)
 
     kind = f"deployments {model_id}"
     encode = encoder(deployment_response)
-    listing = Listing(kind, fetch, lambda item: item.record.id, encode, first=8, name="deployments")
+    listing = Listing(kind, fetch, lambda item: item.record.id, encode, ("name",), first=8, name="deployments")
     return await list_page(request, listing)
 
 
@@ -78,7 +78,8 @@ async def _put_status(request: ApiRequest) -> DeploymentV1:
 def deployment_ref(request: ApiRequest, environment: str | None = None) -> DeploymentRef:
     """The deployment by its id, or by the environment that the path names instead."""
     path = request.path
-    return DeploymentRef(request.workspace_id, path["model_id"], path.get("deployment_id"), environment)
+    name = environment or path.get("environment_name")
+    return DeploymentRef(request.workspace_id, path["model_id"], path.get("deployment_id"), name)
 
 
 async def shown(request: ApiRequest, record: DeploymentRecord) -> DeploymentV1:
@@ -117,7 +118,7 @@ OPERATIONS = (
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),
-        query=WholeListQueryV1,
+        query=schemas.DeploymentsQueryV1,
         errors=(400, 404),
         tag=_TAG,
     ),

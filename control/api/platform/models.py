@@ -1,9 +1,13 @@
 """`/v1/models`: platform models (docs/reference/management-api.md#models)."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 from pydantic import Field
 
+from control.api.changes.team import TeamRequestV1, check_team
+from control.api.platform.fixed_settings import NO_INSTANCE_TYPE, NoSource
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -11,24 +15,31 @@ from control.api.protocol.schemas import (
     DeletedV1,
     Name,
     PaginationResponseV1,
-    RequestV1,
     ResponseV1,
     TimeText,
     WholeListQueryV1,
     original_name,
 )
+from control.records.models import PageOfNames
 from control.records.times import time_text
 from control.resources.platform import models
 from control.resources.platform.models import ModelSummary
 
 
-class CreateModelRequestV1(RequestV1):
+class ModelsQueryV1(WholeListQueryV1):
+    """Parameters of the list of models."""
+
+    name: Annotated[Name | None, Field(description="Only models of exactly this name.")] = None
+
+
+class CreateModelRequestV1(TeamRequestV1):
     """A platform model."""
 
+    source: NoSource = None
     name: Name
 
 
-class UpdateModelRequestV1(RequestV1):
+class UpdateModelRequestV1(TeamRequestV1):
     """The model's new name."""
 
     name: Name
@@ -43,6 +54,8 @@ class ModelV1(ResponseV1):
     deployments_count: int = Field(ge=0)
     production_deployment_id: str | None
     development_deployment_id: str | None
+    instance_type_name: str = Field(description="Always empty: machines are their owner's.")
+    team_name: str
 
 
 class ModelsResponseV1(ResponseV1):
@@ -60,32 +73,38 @@ class DeletedModelV1(DeletedV1):
 
 
 async def _post(request: ApiRequest) -> ModelV1:
-    name = request.body_as(CreateModelRequestV1).name
-    return _response(await models.create_model(request.store, request.workspace_id, name))
+    body = request.body_as(CreateModelRequestV1)
+    check_team(request, body)
+    return _response(request, await models.create_model(request.store, request.workspace_id, body.name))
 
 
 async def _patch(request: ApiRequest) -> ModelV1:
-    name = request.body_as(UpdateModelRequestV1).name
-    return _response(await models.rename_model(request.store, request.workspace_id, request.path["model_id"], name))
+    body = request.body_as(UpdateModelRequestV1)
+    check_team(request, body)
+    model_id = request.path["model_id"]
+    return _response(request, await models.rename_model(request.store, request.workspace_id, model_id, body.name))
 
 
 async def _get(request: ApiRequest) -> ModelV1:
-    return _response(await models.read_model(request.store, request.workspace_id, request.path["model_id"]))
+    model_id = request.path["model_id"]
+    return _response(request, await models.read_model(request.store, request.workspace_id, model_id))
 
 
 async def _list(request: ApiRequest) -> Encoded:
     async def fetch(at: Position[ModelSummary]) -> Sequence[ModelSummary]:
-        return await models.read_models(request.store, request.workspace_id, at.after, at.limit)
+        page = PageOfNames(at.after, at.limit, at.filters.get("name"))
+        return await models.read_models(request.store, request.workspace_id, page)
 
-    encode = encoder(_response)
-    return await list_page(request, Listing("models", fetch, lambda model: model.record.id, encode, name="models"))
+    encode = encoder(partial(_response, request))
+    listing = Listing("models", fetch, lambda model: model.record.id, encode, ("name",), name="models")
+    return await list_page(request, listing)
 
 
 async def _delete(request: ApiRequest) -> DeletedModelV1:
     return DeletedModelV1(id=await models.remove_model(request.store, request.workspace_id, request.path["model_id"]))
 
 
-def _response(model: ModelSummary) -> ModelV1:
+def _response(request: ApiRequest, model: ModelSummary) -> ModelV1:
     return ModelV1(
         id=model.record.id,
         name=model.record.name,
@@ -93,6 +112,8 @@ def _response(model: ModelSummary) -> ModelV1:
         deployments_count=model.deployments_count,
         production_deployment_id=model.production_deployment_id,
         development_deployment_id=model.development_deployment_id,
+        instance_type_name=NO_INSTANCE_TYPE,
+        team_name=request.caller.workspace_name,
     )
 
 
@@ -101,10 +122,9 @@ _ONE = f"{_PATH}/{{model_id}}"
 _TAG = "Models"
 _CREATE = CreateModelRequestV1
 _UPDATE = UpdateModelRequestV1
-_PAGE = WholeListQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Register a model", ModelV1, body=_CREATE, errors=(400,), tag=_TAG),
-    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=_PAGE, errors=(400,), tag=_TAG),
+    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=ModelsQueryV1, errors=(400,), tag=_TAG),
     Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG),
     Operation("PATCH", _ONE, _patch, "Rename a model", ModelV1, body=_UPDATE, errors=(400, 404), tag=_TAG),
     Operation("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1, errors=(404, 409), tag=_TAG),

@@ -120,7 +120,7 @@ class TrainingComputeRequestV1(RequestV1):
 class SecretVariableRequestV1(RequestV1):
     """The value of a secret of the workspace, read when the job starts."""
 
-    type: Literal["SECRET"]
+    type: Literal["SECRET"] | None = "SECRET"
     name: Name
 
 

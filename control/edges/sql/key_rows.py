@@ -19,12 +19,12 @@ _RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
 
 async def find_by_digest(conn: Connection, digest: str) -> PresentedKey | None:
     query = (
-        select(api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, workspaces.c.onboarded)
+        select(api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, workspaces.c.onboarded, workspaces.c.name)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(api_keys.c.digest == digest)
     )
     row = (await conn.execute(query)).one_or_none()
-    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded) if row else None
+    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded, row.name) if row else None
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:

@@ -17,7 +17,7 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import deployments, environments, models, published
 from control.errors import ModelFullError
 from control.long_work import beside
-from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord, ReportedDeployment
+from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord, PageOfNames, ReportedDeployment
 from policy.deployments import Deployment, HealthCheck, comparable_name
 from policy.snapshot import ModelRow, RowKind, health_from_wire, health_to_wire
 
@@ -51,10 +51,12 @@ async def lock_reported_model(tx: WriteTx, model_id: str) -> ModelRecord | None:
     return ModelRecord(*row) if row else None
 
 
-async def list_models(conn: Connection, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelRecord]:
-    query = select(models).where(models.c.workspace_id == workspace_id).order_by(models.c.id).limit(limit)
-    if after is not None:
-        query = query.where(models.c.id > after)
+async def list_models(conn: Connection, workspace_id: str, page: PageOfNames) -> Sequence[ModelRecord]:
+    query = select(models).where(models.c.workspace_id == workspace_id).order_by(models.c.id).limit(page.limit)
+    if page.after is not None:
+        query = query.where(models.c.id > page.after)
+    if page.name is not None:
+        query = query.where(models.c.name == page.name)
     return [ModelRecord(*row) for row in await conn.execute(query)]
 
 
@@ -89,7 +91,8 @@ async def pointers_of(conn: Connection, model_ids: Iterable[str], names: Sequenc
     same_names = func.lower(environments.c.name).in_([comparable_name(name) for name in names])
     query = select(environments).where(one_of(environments.c.model_id, model_ids), same_names)
     pointers: dict[str, dict[str, str]] = {}
-    for row in await conn.execute(query.order_by(environments.c.name)):
+    points = environments.c.deployment_id.is_not(None)
+    for row in await conn.execute(query.where(points).order_by(environments.c.name)):
         pointers.setdefault(row.model_id, {})[row.name] = row.deployment_id
     return pointers
 
@@ -100,12 +103,20 @@ async def find_deployment(conn: Connection, model_id: str, deployment_id: str) -
     return _deployment(row) if row else None
 
 
+async def find_deployments(conn: Connection, model_id: str, ids: Iterable[str]) -> Sequence[DeploymentRecord]:
+    """Return those of these deployments that the model has."""
+    query = select(deployments).where(deployments.c.model_id == model_id, one_of(deployments.c.id, ids))
+    return [_deployment(row) for row in await conn.execute(query)]
+
+
 async def list_deployments(
-    conn: Connection, model_id: str, after: str | None, limit: int | None = None
+    conn: Connection, model_id: str, after: str | None, limit: int | None = None, name: str | None = None
 ) -> Sequence[DeploymentRecord]:
     query = select(deployments).where(deployments.c.model_id == model_id).order_by(deployments.c.id).limit(limit)
     if after is not None:
         query = query.where(deployments.c.id > after)
+    if name is not None:
+        query = query.where(deployments.c.name == name)
     return [_deployment(row) for row in await conn.execute(query)]
 
 
@@ -229,7 +240,7 @@ async def _published_chars(tx: WriteTx, model: ModelRecord) -> int:
     return (await tx.conn.execute(select(func.length(published.c.body)).where(*matches))).scalar() or 0
 
 
-def _published_text(model: ModelRecord, rows: Sequence[Any], names: Mapping[str, str]) -> str:
+def _published_text(model: ModelRecord, rows: Sequence[Any], names: Mapping[str, str | None]) -> str:
     listed = {row.id: _published_deployment(row) for row in rows}
     return orjson.dumps(ModelRow(model.id, model.workspace_id, listed, names).to_wire()).decode()
 

@@ -224,7 +224,7 @@ environments = Table(
     metadata,
     Column("model_id", Id, ForeignKey("models.id"), primary_key=True),
     Column("name", Id, primary_key=True),
-    Column("deployment_id", Id, ForeignKey("deployments.id"), nullable=False, index=True),
+    Column("deployment_id", Id, ForeignKey("deployments.id"), nullable=True, index=True),  # null: an empty environment
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
 )

@@ -16,7 +16,7 @@ from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.loads import UNREPORTED, Load
 from control.records.logs import LogLine
-from control.records.models import DeploymentRecord, ModelRecord
+from control.records.models import DeploymentRecord, EnvironmentRecord, ModelRecord, PageOfNames
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import deployment_sides
 from control.resources.endpoints import UpstreamUrls
@@ -179,13 +179,11 @@ async def read_deployment(store: Store, ref: DeploymentRef) -> DeploymentRecord:
         return await _find(conn, ref)
 
 
-async def read_deployments(
-    store: Store, workspace_id: str, model_id: str, after: str | None, limit: int
-) -> Sequence[DeploymentRecord]:
-    """Return at most `limit` deployments, oldest first, behind the id `after`."""
+async def read_deployments(store: Store, ref: DeploymentRef, page: PageOfNames) -> Sequence[DeploymentRecord]:
+    """Return the page of the model's deployments, oldest first."""
     async with store.read() as conn:
-        await find_model(conn, workspace_id, model_id)
-        return await model_rows.list_deployments(conn, model_id, after, limit)
+        await find_model(conn, ref.workspace_id, ref.model_id)
+        return await model_rows.list_deployments(conn, ref.model_id, page.after, page.limit, page.name)
 
 
 async def summarize(
@@ -204,6 +202,18 @@ async def summarize(
         )
         for record in records
     ]
+
+
+async def current_deployments(
+    store: Store, loads: LoadBook, model_id: str, records: Sequence[EnvironmentRecord]
+) -> list[DeploymentSummary | None]:
+    """Return the deployment of each of these environments of one model; None for an empty environment."""
+    ids = {record.deployment_id for record in records if record.deployment_id is not None}
+    async with store.read() as conn:
+        present = await model_rows.find_deployments(conn, model_id, ids)
+    summaries = await summarize(store, loads, model_id, present)
+    by_id = {summary.record.id: summary for summary in summaries}
+    return [by_id.get(record.deployment_id or "") for record in records]
 
 
 async def _loads(store: Store, loads: LoadBook, ref: DeploymentRef) -> Mapping[str, Load]:

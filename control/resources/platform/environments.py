@@ -7,12 +7,31 @@ from collections.abc import Sequence
 
 from control.edges.sql import endpoint_rows, model_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.errors import DeploymentNotFoundError, EnvironmentInUseError, EnvironmentNotFoundError
+from control.errors import (
+    DeploymentNotFoundError,
+    EnvironmentInUseError,
+    EnvironmentNotFoundError,
+    EnvironmentTakenError,
+)
 from control.records.audit import Change
 from control.records.models import EnvironmentRecord, ModelRecord
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_environment
 from control.resources.platform.models import find_model, with_model_locked
+
+
+async def create_environment(store: Store, workspace_id: str, model_id: str, name: str) -> EnvironmentRecord:
+    """An environment that points to no deployment. Refused if the model has one of that name, in any case."""
+
+    async def work(tx: WriteTx, model: ModelRecord) -> EnvironmentRecord:
+        if await model_rows.find_environment(tx.conn, model.id, name) is not None:
+            raise EnvironmentTakenError
+        record = EnvironmentRecord(model.id, name, None, tx.now_ms, tx.now_ms)
+        await model_rows.insert_environment(tx, model, record)
+        tx.audit(workspace_id, Change("environment.create", path_of(record), None, shown_environment(record)))
+        return record
+
+    return await with_model_locked(store, workspace_id, model_id, work)
 
 
 async def point_environment(

@@ -13,7 +13,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.errors import ModelInUseError, ModelNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_id
-from control.records.models import ModelRecord
+from control.records.models import ModelRecord, PageOfNames
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_model
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, deployment_of
@@ -75,10 +75,10 @@ async def read_model(store: Store, workspace_id: str, model_id: str) -> ModelSum
         return (await _summaries(conn, [await find_model(conn, workspace_id, model_id)]))[0]
 
 
-async def read_models(store: Store, workspace_id: str, after: str | None, limit: int) -> Sequence[ModelSummary]:
-    """Return at most `limit` models, oldest first, behind the id `after`."""
+async def read_models(store: Store, workspace_id: str, page: PageOfNames) -> Sequence[ModelSummary]:
+    """Return the page of the workspace's models, oldest first."""
     async with store.read() as conn:
-        return await _summaries(conn, await model_rows.list_models(conn, workspace_id, after, limit))
+        return await _summaries(conn, await model_rows.list_models(conn, workspace_id, page))
 
 
 async def find_model(conn: Connection, workspace_id: str, model_id: str) -> ModelRecord:

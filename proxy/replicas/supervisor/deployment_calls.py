@@ -60,7 +60,7 @@ class DeploymentCalls:
     """The subject of the last report to control."""
     deleted: bool = False
     """Policy no longer has it; it is forgotten when its last call has ended."""
-    environments: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, str | None] = field(default_factory=dict)
     """The model's, which the waiting calls have followed."""
     to_follow: deque[PlatformCall] = field(default_factory=deque)
     """Calls that may name another deployment now, if they still wait here."""

@@ -41,6 +41,7 @@ CHANGE_NOTHING = {
     ("POST", "/v1/secrets/compare"),
     ("POST", f"{_DEPLOYMENT}/{{deployment_id}}/logs"),
     ("POST", f"{_DEPLOYMENT}/{{deployment_id}}/logs/append"),  # what a replica printed, no policy
+    ("PATCH", f"{M}/{{model_id}}/environments/{{environment_name}}"),
     ("POST", f"{_JOB}/logs"),
     ("POST", "/v1/training_jobs/search"),
 }
@@ -84,6 +85,18 @@ AUDITED: dict[tuple[str, str], str] = {
     },
     ("PUT", f"{_DEPLOYMENT}/{{deployment_id}}/replicas"): "deployment.set_replicas",
     ("PUT", f"{_DEPLOYMENT}/{{deployment_id}}/status"): "deployment.report_status",
+    ("POST", f"{M}/{{model_id}}/environments"): "environment.create",
+    ("POST", f"{_DEPLOYMENT}/{{deployment_id}}/promote"): "environment.create",
+    ("POST", f"{_DEPLOYMENT}/development/promote"): "environment.update",
+    **{
+        ("POST", f"{M}/{{model_id}}/environments/{{environment_name}}/{verb}"): action
+        for verb, action in (
+            ("promote", "environment.update"),
+            ("activate", "deployment.activate"),
+            ("deactivate", "deployment.deactivate"),
+            ("retry", "deployment.retry"),
+        )
+    },
     ("PUT", f"{M}/{{model_id}}/environments/{{environment_name}}"): "environment.create",
     ("DELETE", f"{M}/{{model_id}}/environments/{{environment_name}}"): "environment.delete",
     ("POST", T): "training_project.create",
@@ -185,6 +198,22 @@ async def walk_models(walk: Walk) -> None:
     await walk("DELETE", f"{M}/{{model_id}}", **model)
 
 
+async def walk_promotions(walk: Walk) -> None:
+    model = {"model_id": (await walk("POST", M, {"name": "mine"}))["id"]}
+    id = (await walk("POST", _DEPLOYMENT, {"name": "first"}, **model))["id"]
+    one = {**model, "deployment_id": id}
+    environment = {**model, "environment_name": "development"}
+    path = f"{M}/{{model_id}}/environments"
+    await walk("POST", path, {"name": "development"}, **model)
+    await walk("POST", f"{path}/{{environment_name}}/promote", {"deployment_id": id}, **environment)
+    await walk("POST", f"{_DEPLOYMENT}/{{deployment_id}}/promote", {}, **one)
+    await walk("POST", f"{_DEPLOYMENT}/development/promote", {}, **model)
+    for status in ("WAKING_UP", "LOADING_MODEL", "FAILED"):
+        await walk("PUT", f"{_DEPLOYMENT}/{{deployment_id}}/status", {"status": status}, **one)
+    for verb in ("retry", "deactivate", "activate"):
+        await walk("POST", f"{path}/{{environment_name}}/{verb}", **environment)
+
+
 async def walk_prices(walk: Walk) -> None:
     await walk("PUT", f"{G}/prices", PRICE)
     await walk("DELETE", f"{G}/prices", query="?slug=acme/priced&valid_from=2026-01-01")
@@ -215,7 +244,7 @@ def test_every_operation_is_audited_or_changes_nothing() -> None:
 
 async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPlane) -> None:
     walk = Walk(plane)
-    for part in (walk_gateway, walk_webhooks, walk_models, walk_prices, walk_training):
+    for part in (walk_gateway, walk_webhooks, walk_models, walk_promotions, walk_prices, walk_training):
         await part(walk)
     events_by_request: dict[str, list[Json]] = {}
     for event in await trail(plane, f"&actor={prefix_of(plane.key)}"):

@@ -58,7 +58,8 @@ async def test_a_deployment_shows_all_its_members(plane: ControlPlane) -> None:
         **{"id": one.rpartition("/")[2], "name": "first", "model_id": model.rpartition("/")[2], "status": "DEPLOYING"},
         **{"environment": None, "is_production": False, "is_development": False, "active_replica_count": 0},
         **{"wake_url": None, "health": None, "max_concurrency": None, "max_queued": 100, "replicas": []},
-        **{"load": IDLE, "error_message": None},
+        **{"load": IDLE, "error_message": None, "instance_type_name": ""},
+        **{"autoscaling_settings": None, "request_backpressure_settings": {"policy": None}},
         **{"created_at": deployment["created_at"], "updated_at": deployment["updated_at"]},
     }
     await point(plane, one, "staging", "Production", "development")

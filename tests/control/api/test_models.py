@@ -66,7 +66,9 @@ async def test_an_environments_name_is_unique_without_regard_to_case(plane: Cont
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     first = (await plane.put(f"{model}/environments/Staging", {"deployment_id": one.rpartition("/")[2]})).ok()
     again = (await plane.put(f"{model}/environments/sTAGING", {"deployment_id": two})).ok()
-    assert again == {**first, "deployment_id": two, "updated_at": again["updated_at"]}
+    assert again["current_deployment"] == (await plane.get(f"{model}/deployments/{two}")).ok()
+    moved = {name: again[name] for name in ("current_deployment", "updated_at")}
+    assert again == {**first, "deployment_id": two, **moved}
     assert (await plane.get(f"{model}/environments")).ok()["items"] == [again]
     assert (await plane.get(f"{model}/environments/staging")).ok() == again
     assert (await published_model(plane, model))["environments"] == {"Staging": two}
@@ -185,6 +187,7 @@ async def test_a_model_counts_its_deployments_and_shows_where_two_environments_p
     assert before == {
         **{"id": model.rpartition("/")[2], "name": "mine", "created_at": before["created_at"], "deployments_count": 1},
         **{"production_deployment_id": None, "development_deployment_id": None},
+        **{"instance_type_name": "", "team_name": "workspace acme"},
     }
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     await deployment(plane)  # of another model

@@ -27,7 +27,7 @@ async def ciphertexts(plane: ControlPlane) -> dict[str, str]:
 
 async def test_a_secret_is_stored_rotated_and_deleted(plane: ControlPlane) -> None:
     secret = (await plane.post(PATH, {"name": "vendor", "value": VALUE})).ok()
-    assert secret.keys() == {"id", "name", "created_at", "updated_at"}
+    assert secret.keys() == {"id", "name", "team_name", "created_at", "updated_at"}
     again = (await plane.post(PATH, {"name": "vendor", "value": "other"})).ok()
     assert again["id"] == secret["id"]
     assert again["created_at"] == secret["created_at"]

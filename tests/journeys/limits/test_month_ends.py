@@ -106,7 +106,7 @@ def cost_by_tokens(events: list[Any], factor: int) -> Decimal:
 
 
 async def spend_of(stage: Stage, group_id: str) -> list[Any]:
-    """What is spent and reserved in the day, and in the month."""
+    """The amounts that are spent and reserved in the day, and in the month."""
     status, answer = await stage.operator.ask("GET", f"/v1/gateway/groups/{group_id}/spend")
     items = answer["items"] if status == 200 else []
     return [(Decimal(item["spent"]), Decimal(item["reserved"])) for item in items]

@@ -15,7 +15,7 @@ _KEY = (api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, api_keys.c.
 
 async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[SessionRecord, KeyOfSession] | None:
     query = (
-        select(*_COLUMNS, *_KEY, workspaces.c.onboarded)
+        select(*_COLUMNS, *_KEY, workspaces.c.onboarded, workspaces.c.name.label("workspace_name"))
         .join_from(console_sessions, api_keys, api_keys.c.digest == _sessions.key_digest)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(_sessions.digest == digest, _sessions.expires_at_ms > now_ms)
@@ -24,8 +24,8 @@ async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[Sessi
     if row is None:
         return None
     record = row[: len(_COLUMNS)]
-    (prefix, kind, workspace_id, name, group_id, onboarded) = row[len(_COLUMNS) :]
-    presented = PresentedKey(prefix, KeyKind(kind), workspace_id, onboarded)
+    (prefix, kind, workspace_id, name, group_id, onboarded, workspace_name) = row[len(_COLUMNS) :]
+    presented = PresentedKey(prefix, KeyKind(kind), workspace_id, onboarded, workspace_name)
     return SessionRecord(*record), KeyOfSession(presented, name, group_id)
 
 

@@ -12,6 +12,7 @@ from control.api.protocol.bodies import valid_body
 from control.api.protocol.errors import ProblemError
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.resources.training.jobs import NewJob
+from policy.training.job_spec import SecretRef
 from tests.control.training import job_body
 
 SECRET = {"type": "SECRET", "name": "s"}
@@ -86,7 +87,6 @@ async def refused(body: Any) -> list[str]:
         ({"environment_variables": {"A": "x" * 65_537}}, "runtime.environment_variables.A"),
         ({"environment_variables": {"A": SECRET | {"type": "secret"}}}, "runtime.environment_variables.A"),
         ({"environment_variables": {"A": SECRET | {"value": "x"}}}, "runtime.environment_variables.A"),
-        ({"environment_variables": {"A": {"name": "s"}}}, "runtime.environment_variables.A"),
         ({"interactive_session": {"trigger": "always", "timeout_minutes": 1}}, "interactive_session.trigger"),
         ({"interactive_session": {"trigger": "on_demand"}}, "interactive_session.timeout_minutes"),
         (
@@ -121,3 +121,9 @@ async def test_the_directory_of_a_node_is_told_from_one_that_looks_alike() -> No
 async def test_checkpoints_that_are_not_enabled_have_no_path() -> None:
     config = {"enabled": False, "checkpoint_path": "x"}
     assert (await read(job_body(checkpointing_config=config))).spec.checkpoint_path is None
+
+
+@pytest.mark.parametrize("reference", [{"name": "s"}, {"name": "s", "type": None}, SECRET])
+async def test_a_secret_reference_may_leave_out_its_type(reference: dict[str, Any]) -> None:
+    job = await read(job_body(environment_variables={"TOKEN": reference}))
+    assert job.spec.environment == {"TOKEN": SecretRef("s")}

@@ -30,8 +30,8 @@ export function healthOf({ model_id: model, environment_name: environment }) {
   if (!model) return h("span.soft", {}, "not probed");
   const place = h("span.soft", {}, "…");
   deploymentOf(model, environment ?? "production").then(
-    (deployment) => place.replaceWith(statusBadge(model, deployment)),
-    (error) => place.replaceWith(error instanceof Problem && error.status === 404 ? h("span.badge.bad", {}, "no deployment") : h("span.soft", { title: error.message }, "not known")),
+    (deployment) => place.replaceWith(deployment ? statusBadge(model, deployment) : noDeployment()),
+    (error) => place.replaceWith(error instanceof Problem && error.status === 404 ? noDeployment() : h("span.soft", { title: error.message }, "not known")),
   );
   return place;
 }
@@ -50,9 +50,10 @@ function deploymentOf(model, environment) {
 }
 
 async function readDeployment(model, environment) {
-  const { deployment_id: id } = await read(route`/v1/models/${model}/environments/${environment}`);
-  return read(route`/v1/models/${model}/deployments/${id}`);
+  return (await read(route`/v1/models/${model}/environments/${environment}`)).current_deployment;
 }
+
+const noDeployment = () => h("span.badge.bad", {}, "no deployment");
 
 function statusBadge(model, { id, status, active_replica_count: replicas, replicas: listed }) {
   const tone = TONES[status] ?? "bad";

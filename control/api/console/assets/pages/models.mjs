@@ -112,7 +112,7 @@ function environmentList(path, { model, deployments, environments }, reload) {
     confirmed("Delete the environment?", h("p", {}, "The deployment stays. It is refused while an endpoint leads to ", h("code", {}, name), "."), "Delete", () => send("DELETE", `${path}${route`/environments/${name}`}`)).then(reload);
   const columns = [
     { head: "Environment", cell: (one) => one.name },
-    { head: "Deployment", cell: (one) => h("a", { href: addressOf(model.id, one.deployment_id) }, h("bdi", {}, nameOf(one.deployment_id))) },
+    { head: "Deployment", cell: (one) => (one.deployment_id ? h("a", { href: addressOf(model.id, one.deployment_id) }, h("bdi", {}, nameOf(one.deployment_id))) : "none yet") },
     { head: "Changed", cell: (one) => ago(one.updated_at) },
     {
       head: "Actions",
