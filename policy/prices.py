@@ -135,7 +135,7 @@ def cost_figures(tokens: Tokens, details: Details, *, is_charged: bool = True) -
     """The figures of one call, each token in one part: what is cached or written is text first, then pictures, then
     sound. A part that is larger than what it is part of counts as all of that."""
     cached = min(tokens.cached_input, tokens.input)
-    if not any(details.figures):
+    if not any(details[:-1]):  # the figures
         return CostFigures(int(is_charged), tokens.input, tokens.output, cached)
     image = min(details.image_input, tokens.input)
     audio = min(details.audio_input, tokens.input - image)

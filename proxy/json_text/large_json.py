@@ -42,7 +42,7 @@ Span = tuple[int, int]
 
 _QUOTE = b'"'
 _BACKSLASH = ord("\\")
-_PLAIN_STRINGS = re.compile(rb'(?:[^"]{0,99}+"[^"\\]{0,99}+"){0,8}+')
+_PLAIN_STRINGS = re.compile(rb'(?:[^"]{0,99}+"[^"\\]{0,99}+"){0,8}')
 """The next short strings without escapes, up to eight of them. They are passed over in one step."""
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 

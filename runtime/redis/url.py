@@ -6,11 +6,13 @@ otherwise no I/O.
 See docs/reference/settings.md#redis-urls.
 """
 
+import re
 import ssl
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+_BEFORE_PATH = re.compile(r"[^/?#]*")
 _DEFAULT_PORT = 6379
 _DEFAULT_SENTINEL_PORT = 26379
 _SCHEMES = {
@@ -107,10 +109,7 @@ class RedisUrl:
     @classmethod
     def parse(cls, url: str) -> "RedisUrl":
         """See docs/reference/settings.md#redis-urls. Raises `RedisUrlError`."""
-        try:
-            split = urlsplit(url)
-        except ValueError:  # its text may quote the URL
-            raise RedisUrlError("an address in brackets is malformed") from None
+        split = _split(url)
         if split.scheme not in _SCHEMES:
             raise RedisUrlError(f"expected a URL of one of the schemes {', '.join(_SCHEMES)}")
         options = {name: values[-1] for name, values in parse_qs(split.query).items()}
@@ -121,6 +120,13 @@ class RedisUrl:
                 return _cluster(split, options)
             case Topology.SENTINEL:
                 return _sentinels(split, options)
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts. Between, `urlsplit` sees no hosts: it refuses several of which one has brackets."""
+    scheme, separator, rest = url.partition("://")
+    hosts = _BEFORE_PATH.match(rest)[0]  # type: ignore[index]  # it matches every text
+    return urlsplit(f"{scheme}:{rest.removeprefix(hosts)}")._replace(netloc=hosts) if separator else urlsplit(url)
 
 
 def _server(split: SplitResult, options: dict[str, str]) -> RedisUrl:
@@ -181,7 +187,9 @@ def _host_and_port(name: str, default_port: int) -> tuple[str, int]:
         one = urlsplit(f"//{name}")
         return one.hostname or "", default_port if one.port is None else one.port
     except ValueError as error:
-        raise RedisUrlError("a host is not a name or an address, or its port not a number up to 65535") from error
+        raise RedisUrlError(
+            "a host is not a name or an address (IPv6 in brackets), or its port not a number up to 65535"
+        ) from error
 
 
 def _database(text: str) -> int:

@@ -6,7 +6,7 @@ Pure. The data may be a placeholder of a long body: it is neither decoded nor se
 import re
 
 _DATA_URL = re.compile(
-    r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+)(?:;[\w.+-]{1,64}+=[^;,]{0,200}+){0,8}+;base64,",
+    r"data:(?P<media>[\w.+-]{1,64}+/[\w.+-]{1,100}+)(?:;[\w.+-]{1,64}+=[^;,]{0,200}+){0,8};base64,",
     re.ASCII | re.IGNORECASE,
 )
 _OTHER_NAMES = {
