@@ -30,6 +30,7 @@ from tests.ports import HOST, own_port
 from tests.postgres_server import MISSING, find_binaries, running_postgres
 from tests.redis_cluster import CLUSTER_BINARY, running_cluster
 from tests.redis_cluster import MISSING as MISSING_CLUSTER
+from tests.redis_patience import be_patient
 from tests.redis_sentinel import running_sentinels
 from tests.redis_server import RedisServer, private_redis
 
@@ -37,6 +38,11 @@ KEY = bytes(32)
 OTHER_KEY = bytes([1] * 32)
 TARGET = json.dumps({"provider": "VENDOR_B", "secret_id": "sec_1", "target_model": "m"})
 PASSWORD = "the-password-of-redis"
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture(scope="module")
