@@ -648,7 +648,7 @@ async def test_malformed_request_on_the_admin_port_is_never_quoted(world: World)
             raw = await reader.read()
         await closed(writer)
         assert raw.startswith(b"HTTP/1.1 400 ")
-        assert set(json.loads(raw.partition(b"\r\n\r\n")[2])) == {"error", "error_code"}
+        assert set(json.loads(raw.partition(b"\r\n\r\n")[2])) == {"error", "message", "error_code"}
         assert b"quoteme" not in raw
     assert await world.proxy.stop() == 0
     log = world.proxy.log.read_text()
