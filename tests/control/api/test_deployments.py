@@ -222,7 +222,8 @@ async def test_a_deployment_is_deleted_unless_an_environment_points_to_it(plane:
     two = (await plane.post(f"{model}/deployments", {"name": "second"})).ok()["id"]
     for name in ("production", *(f"env{n}" for n in range(6))):
         (await plane.put(f"{model}/environments/{name}", {"deployment_id": two})).ok()
-    assert (await plane.delete(one)).ok() == {"id": one.rpartition("/")[2]}
+    ids = {"id": one.rpartition("/")[2], "model_id": model.rpartition("/")[2]}
+    assert (await plane.delete(one)).ok() == {**ids, "deleted": True}
     (await plane.get(one)).refused(404)
     (await plane.delete(one)).refused(404)
     (await plane.put(f"{one}/replicas", {"replicas": []})).refused(404)

@@ -14,6 +14,7 @@ from control.api.protocol.docs_page import docs_page
 from control.api.protocol.openapi import ErrorV1, describe
 from control.app import OPERATIONS
 from control.edges.telemetry.metrics import Metrics
+from policy.endpoints import PROVIDER_NAMES
 from tests.control.plane import ControlPlane
 
 Json = dict[str, Any]
@@ -99,7 +100,8 @@ def test_every_optional_request_field_may_be_null(document: Json) -> None:
 def test_the_provider_selects_the_target_schema(document: Json) -> None:
     items = document["components"]["schemas"]["CreateGatewayEndpointRequestV1"]["properties"]["targets"]["items"]
     assert items["discriminator"]["propertyName"] == "provider"
-    assert len(items["oneOf"]) == 6
+    assert len(items["oneOf"]) == 7, "one for each provider, and one for the alias with another name of a field"
+    assert items["discriminator"]["mapping"].keys() == PROVIDER_NAMES.keys()
 
 
 async def test_the_document_needs_no_credentials(sqlite_plane: ControlPlane, document: Json) -> None:

@@ -144,7 +144,9 @@ def _main_workflow(url: str, key: str) -> None:
         return answer.parsed
 
     secret = call("secrets.store_or_rotate_secret", body=models.PutSecretRequestV1(name="v", value="sk"))
-    target = models.VendorBTargetV1(provider="VENDOR_B", secret_id=secret.id, target_model="big-1")
+    target = models.VendorBTargetV1(
+        provider=models.VendorBTargetV1Provider.VENDOR_B, secret_id=secret.id, target_model="big-1"
+    )
     body = models.CreateGatewayEndpointRequestV1(slug="acme/chat", targets=[target])
     endpoint = call("gateway.create_endpoint", body=body)
     assert endpoint.slug == "acme/chat"
