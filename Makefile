@@ -1,7 +1,7 @@
 # `make help` lists the targets. `make install` builds .venv from requirements.lock; the other targets call it first.
 # Another Python: `make check PYTHON=python3.12 VENV=.venv-3.12`.
-# Debian's is built with optimisations, as the image's is, and runs the product and its tests in half the time of one that
-# is not (bench/NOTES.md).
+# Debian's is built with optimisations, as the image's is (docs/hot-path.md#collector-and-interpreter): the product starts,
+# and its tests run, in about half the time of one that is not.
 PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin

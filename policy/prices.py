@@ -177,7 +177,7 @@ class Rates(NamedTuple):
         """The cost in units. What is in no other part is text."""
         calls, input, output, cached, *parts = figures
         cost = self.per_call * calls + self.input * (input - cached) + self.cached_input * cached + self.output * output
-        if any(parts):  # they are text too, above
+        if any(parts):  # until here they cost what text does
             writes, long_writes, audio, image, audio_output, image_output, tool_calls = parts
             cost += (
                 (self.cache_write - self.input) * writes

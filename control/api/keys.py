@@ -1,12 +1,11 @@
 """`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: keys are shown once, then addressed by prefix."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from control.api.protocol.encoding import Encoded, Pieces
+from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import (
@@ -128,11 +127,11 @@ async def _post_own(request: ApiRequest) -> CreatedWorkspaceKeyV1:
 
 
 async def _list_federated(request: ApiRequest) -> Encoded:
-    return await list_page(request, _listing(request, encoder(_federated)))
+    return await _list(request, _federated)
 
 
 async def _list_own(request: ApiRequest) -> Encoded:
-    return await list_page(request, replace(_listing(request, encoder(_workspace)), name="keys"))
+    return await _list(request, _workspace, "keys")
 
 
 async def _get_federated(request: ApiRequest) -> FederatedKeyV1:
@@ -161,7 +160,7 @@ def _owner(request: ApiRequest) -> KeyOwner:
     return KeyOwner(request.workspace_id, request.path.get("group_id"))
 
 
-def _listing(request: ApiRequest, encode: Callable[[KeyRecord], Pieces]) -> Listing[KeyRecord]:
+async def _list(request: ApiRequest, show: Callable[[KeyRecord], BaseModel], name: str | None = None) -> Encoded:
     owner = _owner(request)
 
     async def fetch(at: Position[KeyRecord]) -> Sequence[KeyRecord]:
@@ -169,7 +168,8 @@ def _listing(request: ApiRequest, encode: Callable[[KeyRecord], Pieces]) -> List
         return await keys.read_keys(request.store, owner, after, at.limit)
 
     kind = f"keys {owner.group_id or ''}"
-    return Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix], encode)
+    listing = Listing(kind, fetch, lambda record: [record.created_at_ms, record.prefix], encoder(show), name=name)
+    return await list_page(request, listing)
 
 
 async def _get(request: ApiRequest) -> KeyRecord:

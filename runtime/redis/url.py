@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
-_BEFORE_PATH = re.compile(r"[^/?#]*")
 _DEFAULT_PORT = 6379
 _DEFAULT_SENTINEL_PORT = 26379
 _SCHEMES = {
@@ -110,8 +109,6 @@ class RedisUrl:
     def parse(cls, url: str) -> "RedisUrl":
         """See docs/reference/settings.md#redis-urls. Raises `RedisUrlError`."""
         split = _split(url)
-        if split.scheme not in _SCHEMES:
-            raise RedisUrlError(f"expected a URL of one of the schemes {', '.join(_SCHEMES)}")
         options = {name: values[-1] for name, values in parse_qs(split.query).items()}
         match Topology(_SCHEMES[split.scheme]):
             case Topology.SERVER:
@@ -123,10 +120,14 @@ class RedisUrl:
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts. Between, `urlsplit` sees no hosts: it refuses several of which one has brackets."""
-    scheme, separator, rest = url.partition("://")
-    hosts = _BEFORE_PATH.match(rest)[0]  # type: ignore[index]  # it matches every text
-    return urlsplit(f"{scheme}:{rest.removeprefix(hosts)}")._replace(netloc=hosts) if separator else urlsplit(url)
+    """Return the parts. `urlsplit` sees no hosts: it refuses several of which one has brackets, and may quote them."""
+    scheme, _, rest = url.strip().partition(":")
+    if scheme.lower() not in _SCHEMES:
+        raise RedisUrlError(f"expected a URL of one of the schemes {', '.join(_SCHEMES)}")
+    if not rest.startswith("//"):
+        return urlsplit(url)
+    hosts = re.split("[/?#]", rest[2:], maxsplit=1)[0]
+    return urlsplit(f"{scheme}://{rest[2 + len(hosts) :]}")._replace(netloc=hosts)
 
 
 def _server(split: SplitResult, options: dict[str, str]) -> RedisUrl:
@@ -186,10 +187,10 @@ def _host_and_port(name: str, default_port: int) -> tuple[str, int]:
     try:
         one = urlsplit(f"//{name}")
         return one.hostname or "", default_port if one.port is None else one.port
-    except ValueError as error:
+    except ValueError:  # its text may quote the host
         raise RedisUrlError(
             "a host is not a name or an address (IPv6 in brackets), or its port not a number up to 65535"
-        ) from error
+        ) from None
 
 
 def _database(text: str) -> int:

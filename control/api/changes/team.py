@@ -13,8 +13,8 @@ class TeamRequestV1(RequestV1):
     team_name: Name | None = Field(None, description="The workspace's name, if given.")
 
 
-def check_team(request: ApiRequest, body: TeamRequestV1) -> None:
-    """Refuse the name of another team with 400."""
+def check_team(request: ApiRequest, body: TeamRequestV1, field: str = "team_name") -> None:
+    """Refuse the name of another team with 400. `field`: the place of the member in the request."""
     name = request.caller.workspace_name
     if body.team_name not in (None, name):
-        raise InvalidFieldError("team_name", f"a workspace has one team, its own: leave it out, or write {name}")
+        raise InvalidFieldError(field, f"a workspace has one team, its own: leave it out, or write {name}")

@@ -93,14 +93,14 @@ class TrainingJobsResponseV1(ResponseV1):
 
 
 class TrainingProjectV1(ResponseV1):
-    """A training project. `team_name` is null: a workspace has no teams."""
+    """A training project. `team_name`: the workspace's name."""
 
     id: str
     name: str
     created_at: TimeText
     updated_at: TimeText
     latest_job: TrainingJobV1 | None = Field(description="The newest job.")
-    team_name: str | None
+    team_name: str
 
 
 def job_response(job: JobSummary) -> TrainingJobV1:
@@ -125,7 +125,7 @@ def job_response(job: JobSummary) -> TrainingJobV1:
     )
 
 
-def project_response(project: ProjectSummary) -> TrainingProjectV1:
+def project_response(team_name: str, project: ProjectSummary) -> TrainingProjectV1:
     record = project.record
     latest = project.latest_job
     return TrainingProjectV1(
@@ -134,7 +134,7 @@ def project_response(project: ProjectSummary) -> TrainingProjectV1:
         created_at=time_text(record.created_at_ms),
         updated_at=time_text(record.updated_at_ms),
         latest_job=None if latest is None else job_response(JobSummary(latest, record.name)),
-        team_name=None,
+        team_name=team_name,
     )
 
 

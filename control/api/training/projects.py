@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from control.api.changes.team import TeamRequestV1, check_team
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DeletedV1, Name, RequestV1, ResponseV1
@@ -12,7 +13,7 @@ from control.resources.training import projects
 from control.resources.training.projects import ProjectSummary
 
 
-class NewTrainingProjectRequestV1(RequestV1):
+class NewTrainingProjectRequestV1(TeamRequestV1):
     """A training project, by its name."""
 
     name: Name
@@ -44,33 +45,35 @@ class TrainingProjectsResponseV1(ResponseV1):
 
 
 async def _post(request: ApiRequest) -> TrainingProjectResponseV1:
-    name = request.body_as(PutTrainingProjectRequestV1).training_project.name
-    return _response(await projects.put_project(request.store, request.workspace_id, name))
+    new = request.body_as(PutTrainingProjectRequestV1).training_project
+    check_team(request, new, "training_project.team_name")
+    return _response(request, await projects.put_project(request.store, request.workspace_id, new.name))
 
 
 async def _get(request: ApiRequest) -> TrainingProjectResponseV1:
     id = request.path["training_project_id"]
-    return _response(await projects.read_project(request.store, request.workspace_id, id))
+    return _response(request, await projects.read_project(request.store, request.workspace_id, id))
 
 
 async def _list(request: ApiRequest) -> Encoded:
     summaries = await projects.read_projects(request.store, request.workspace_id)
-    return Encoded(await beside(request.workspace_id, len(summaries), partial(_encoded, summaries)))
+    encode = partial(_encoded, request.caller.workspace_name, summaries)
+    return Encoded(await beside(request.workspace_id, len(summaries), encode))
 
 
 async def _delete(request: ApiRequest) -> DeletedTrainingProjectV1:
     id = request.path["training_project_id"]
     project = await projects.remove_project(request.store, request.workspace_id, id)
-    return DeletedTrainingProjectV1(id=id, training_project=project_response(project))
+    return DeletedTrainingProjectV1(id=id, training_project=project_response(request.caller.workspace_name, project))
 
 
-def _encoded(summaries: Sequence[ProjectSummary]) -> Pieces:
-    items = [(project_response(project).model_dump_json().encode(),) for project in summaries]
+def _encoded(team_name: str, summaries: Sequence[ProjectSummary]) -> Pieces:
+    items = [(project_response(team_name, project).model_dump_json().encode(),) for project in summaries]
     return encode_object({"training_projects": Array(items)})
 
 
-def _response(project: ProjectSummary) -> TrainingProjectResponseV1:
-    return TrainingProjectResponseV1(training_project=project_response(project))
+def _response(request: ApiRequest, project: ProjectSummary) -> TrainingProjectResponseV1:
+    return TrainingProjectResponseV1(training_project=project_response(request.caller.workspace_name, project))
 
 
 _TAG = "Training"
@@ -80,7 +83,7 @@ OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Create a training project", TrainingProjectResponseV1),
         body=PutTrainingProjectRequestV1,
-        errors=(409,),
+        errors=(400, 409),
         tag=_TAG,
     ),
     Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),

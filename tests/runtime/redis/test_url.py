@@ -71,6 +71,9 @@ def test_a_login_selects_its_database_last() -> None:
         ("redis+cluster://one:x", "port"),
         ("redis+sentinel://one,two", "service"),
         ("redis://[::1", "brackets"),
+        ("redis+cluster://user:secret@one,[::1", "brackets"),
+        ("redis:////[secret", "database"),
+        ("//user:secret@[x", "schemes"),
         ("redis+cluster://[::1]:x", "port"),
         *(
             (f"{tls}+{scheme}://{login}{hosts}{path}", "Redis host name is missing")

@@ -18,7 +18,7 @@ PROJECTS = "/v1/training_projects"
 async def test_a_project_has_the_documented_fields(sqlite_plane: ControlPlane) -> None:
     project = await create_project(sqlite_plane)
     assert project.keys() == {"id", "name", "created_at", "updated_at", "latest_job", "team_name"}
-    assert (project["name"], project["latest_job"], project["team_name"]) == ("llama", None, None)
+    assert (project["name"], project["latest_job"], project["team_name"]) == ("llama", None, "workspace acme")
     assert (await sqlite_plane.get(f"{PROJECTS}/{project['id']}")).ok() == {"training_project": project}
 
 
@@ -84,6 +84,14 @@ async def test_a_project_with_jobs_is_deleted_only_while_the_backend_is_there(sq
     (await sqlite_plane.delete(f"{PROJECTS}/{empty['id']}")).ok()
 
 
+async def test_a_project_may_name_the_team_of_its_workspace_alone(sqlite_plane: ControlPlane) -> None:
+    project = await create_project(sqlite_plane)
+    named = {"name": project["name"], "team_name": project["team_name"]}
+    assert (await sqlite_plane.post(PROJECTS, {"training_project": named})).ok()["training_project"] == project
+    other = {"training_project": named | {"team_name": "another"}}
+    (await sqlite_plane.post(PROJECTS, other)).refused(400, field="training_project.team_name")
+
+
 async def test_a_workspace_has_a_bounded_number_of_projects(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +108,7 @@ async def test_a_workspace_has_a_bounded_number_of_projects(
         ({}, "training_project"),
         ({"training_project": {}}, "training_project.name"),
         ({"training_project": {"name": ""}}, "training_project.name"),
-        ({"training_project": {"name": "a", "team_name": "b"}}, "training_project.team_name"),
+        ({"training_project": {"name": "a", "team_name": 1}}, "training_project.team_name"),
     ],
 )
 async def test_bad_input_names_the_field(body: object, field: str) -> None:
