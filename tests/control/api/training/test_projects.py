@@ -86,9 +86,9 @@ async def test_a_project_with_jobs_is_deleted_only_while_the_backend_is_there(sq
 
 async def test_a_project_may_name_the_team_of_its_workspace_alone(sqlite_plane: ControlPlane) -> None:
     project = await create_project(sqlite_plane)
-    named = {"name": project["name"], "team_name": project["team_name"]}
-    assert (await sqlite_plane.post(PROJECTS, {"training_project": named})).ok()["training_project"] == project
-    other = {"training_project": named | {"team_name": "another"}}
+    names = {"name": project["name"], "team_name": project["team_name"]}
+    assert (await sqlite_plane.post(PROJECTS, {"training_project": names})).ok()["training_project"] == project
+    other = {"training_project": names | {"team_name": "another"}}
     (await sqlite_plane.post(PROJECTS, other)).refused(400, field="training_project.team_name")
 
 
