@@ -42,7 +42,9 @@ def shared(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]
             hashes = SpendHashes(routed)
             clock = ShiftedClock()
             ledger = Ledger(plane.store, hashes, clock, HOLDBACK_S)
-            yield Shared(runner.get_loop(), plane, hashes, client, clock, ledger)
+            world = Shared(runner.get_loop(), plane, hashes, client, clock, ledger)
+            world.pass_midnight()
+            yield world
         finally:
             runner.run(routed.aclose())
             runner.run(planes.__aexit__(None, None, None))
