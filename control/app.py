@@ -35,7 +35,9 @@ from control.api.platform import (
     environments,
     models,
     promotions,
+    settings_calls,
     signing_secrets,
+    teams,
 )
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -138,6 +140,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *deployment_logs.OPERATIONS,
     *environments.OPERATIONS,
     *promotions.OPERATIONS,
+    *settings_calls.OPERATIONS,
+    *teams.OPERATIONS,
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,

@@ -75,6 +75,10 @@ class ModelNotFoundError(NotFoundError):
     """model not found"""
 
 
+class TeamNotFoundError(NotFoundError):
+    """team not found: a workspace has one, whose id is its own"""
+
+
 class DeploymentNotFoundError(NotFoundError):
     """deployment not found"""
 
@@ -174,6 +178,10 @@ class GroupHasCreditError(ConflictError):
             f"{amount} {currency} is left in the balance of group {group_id}; withdraw it first by a credit of a"
             " negative amount, or repeat the request with ?forfeit=true"
         )
+
+
+class NoPromotionError(ConflictError):
+    """no promotion is in progress: each points its environment to a deployment at once; to go back, promote that one"""
 
 
 class EnvironmentTakenError(ConflictError):

@@ -33,7 +33,7 @@ _BY_LAST_SEGMENT = {
 
 def allowance_for(method: str, path: str) -> Allowance:
     """The limit for an operation's method and path template."""
-    if method == "POST" and path.startswith(_OF_A_MODEL):
+    if method in ("GET", "POST") and path.startswith(_OF_A_MODEL):
         return _BY_LAST_SEGMENT.get(path.rpartition("/")[2], OTHER)
     return OTHER
 

@@ -20,7 +20,8 @@ def _upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) and value.isascii() else value
 
 
-_EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
+EpochMs = Annotated[int, Field(ge=0, le=2**53 - 1), INTEGRAL]
+LineCount = Annotated[int, Field(ge=1, le=1000), INTEGRAL]
 _EITHER_CASE = {
     "type": "string",  # no enum: generated clients make one constant of both cases
     "pattern": f"^({'|'.join(''.join(f'[{c}{c.lower()}]' for c in level) for level in LEVELS)})$",
@@ -34,12 +35,12 @@ _Parts = Annotated[list[Name], Field(max_length=32)]
 class LogsRequestV1(RequestV1):
     """Selects log lines. A null or absent member selects nothing in particular."""
 
-    start_epoch_millis: Annotated[_EpochMs | None, Field(description="The first millisecond.")] = None
-    end_epoch_millis: Annotated[_EpochMs | None, Field(description="The last millisecond.")] = None
+    start_epoch_millis: Annotated[EpochMs | None, Field(description="The first millisecond.")] = None
+    end_epoch_millis: Annotated[EpochMs | None, Field(description="The last millisecond.")] = None
     direction: Annotated[
         Literal["asc", "desc"] | None, Field(description="`desc`, the default: newest first; `asc`: oldest first.")
     ] = None
-    limit: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = Field(
+    limit: LineCount | None = Field(
         500, description="Lines of a page, which has more to hold all lines of a millisecond, and two milliseconds."
     )
     min_level: Annotated[Level | None, Field(description="This level and the more important ones.")] = None

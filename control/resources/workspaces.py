@@ -66,6 +66,12 @@ async def create_workspace(
         raise WorkspaceError(f"another workspace has that {duplicate} already") from None
 
 
+async def read_workspace(store: Store, workspace_id: str) -> WorkspaceRecord:
+    """The workspace, which must exist."""
+    async with store.read() as conn:
+        return await workspace_rows.get_workspace(conn, workspace_id)
+
+
 async def set_workspace(store: Store, name: str, **changes: Any) -> dict[str, Any]:
     """Change `tier`, `billing`, `onboarded`, `training` or `async_max_body_bytes`; None leaves a field as it is."""
     columns = {field: value for field, value in changes.items() if value is not None}

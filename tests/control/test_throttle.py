@@ -33,6 +33,8 @@ FEW = Allowance("few", 5, 300)
         ("POST", "/v1/models/{model_id}/deployments/production/deactivate", 20, 60_000),
         ("POST", f"{D}/retry", 10, 60_000),
         ("POST", f"{D}/logs", 30, 1_000),
+        ("GET", f"{D}/logs", 30, 1_000),
+        ("GET", "/v1/models/{model_id}/environments/{environment_name}/logs", 30, 1_000),
         ("GET", D, 100, 1_000),
         ("PUT", f"{D}/replicas", 100, 1_000),
         ("POST", "/v1/gateway/groups", 100, 1_000),

@@ -7,11 +7,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from control.api.logs import Level, LogLineV1, LogsRequestV1, ReplicaText, encoded_lines, log_filter
+from control.api.logs import (
+    EpochMs,
+    Level,
+    LineCount,
+    LogLineV1,
+    LogsRequestV1,
+    ReplicaText,
+    encoded_lines,
+    log_filter,
+)
 from control.api.platform.deployments import deployment_ref
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
+from control.api.protocol.schemas import DECIMAL, IdText, RequestV1, ResponseV1
 from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
@@ -30,6 +39,14 @@ class DeploymentLogsRequestV1(LogsRequestV1):
     """Selects log lines. A null or absent member selects nothing in particular."""
 
     replica: Annotated[ReplicaText | None, Field(description="The replica's base URL.")] = None
+
+
+class DeploymentLogsQueryV1(DeploymentLogsRequestV1):
+    """The same, in a URL."""
+
+    start_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The first millisecond.")] = None
+    end_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The last millisecond.")] = None
+    limit: Annotated[LineCount | None, DECIMAL, Field(description="Lines of a page; it may have more.")] = 500
 
 
 class AppendedLineV1(RequestV1):
@@ -61,9 +78,16 @@ class LogsAppendedV1(ResponseV1):
 
 
 async def _post_logs(request: ApiRequest) -> Encoded:
+    return await _logs(request, request.body_as(DeploymentLogsRequestV1))
+
+
+async def _get_logs(request: ApiRequest) -> Encoded:
+    return await _logs(request, request.query_as(DeploymentLogsQueryV1))
+
+
+async def _logs(request: ApiRequest, choice: DeploymentLogsRequestV1) -> Encoded:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
-    selection = log_filter(request.body_as(DeploymentLogsRequestV1))
-    lines = await request.dependencies.deployment_logs.read(deployment.id, selection)
+    lines = await request.dependencies.deployment_logs.read(deployment.id, log_filter(choice))
     return await encoded_lines(request.workspace_id, lines)
 
 
@@ -86,6 +110,19 @@ OPERATIONS = (
     Operation(
         *("POST", _LOGS, _post_logs, "Read a deployment's log", DeploymentLogsResponseV1),
         body=DeploymentLogsRequestV1,
+        errors=(400, 404),
+        tag="Models",
+    ),
+    Operation(
+        *("GET", _LOGS, _get_logs, "Read a deployment's log by URL", DeploymentLogsResponseV1),
+        query=DeploymentLogsQueryV1,
+        errors=(400, 404),
+        tag="Models",
+    ),
+    Operation(
+        *("GET", "/v1/models/{model_id}/environments/{environment_name}/logs", _get_logs),
+        *("Read an environment's log", DeploymentLogsResponseV1),
+        query=DeploymentLogsQueryV1,
         errors=(400, 404),
         tag="Models",
     ),

@@ -5,11 +5,12 @@ See docs/reference/management-api.md#environments.
 
 from functools import partial
 
-from control.api.platform.deployment_schemas import DeploymentV1
+from control.api.platform.deployment_schemas import DeploymentChangedV1, DeploymentV1
 from control.api.platform.deployments import deployment_ref, shown
 from control.api.platform.fixed_settings import PromotedSettingsRequestV1, PromotionRequestV1
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import IdText, RequestV1
+from control.errors import NoPromotionError
 from control.resources.platform import deployments, environments
 from control.resources.platform.deployments import DeploymentRef
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, comparable_name
@@ -55,7 +56,16 @@ async def _promoted(request: ApiRequest, name: str, ref: DeploymentRef) -> Deplo
     return await shown(request, deployment)
 
 
+async def _post_to_promotion(request: ApiRequest) -> DeploymentChangedV1:
+    await environments.read_environment(
+        request.store, request.workspace_id, request.path["model_id"], request.path["environment_name"]
+    )
+    raise NoPromotionError
+
+
 _DEPLOYMENTS = "/v1/models/{model_id}/deployments"
+_ENVIRONMENT = "/v1/models/{model_id}/environments/{environment_name}"
+_VERBS = ("pause", "resume", "cancel", "force_cancel", "force_roll_forward")
 _TO_PRODUCTION = ((DEVELOPMENT, DEVELOPMENT), ("{deployment_id}", None))
 OPERATIONS = (
     *(
@@ -69,10 +79,19 @@ OPERATIONS = (
         for where, environment in _TO_PRODUCTION
     ),
     Operation(
-        *("POST", "/v1/models/{model_id}/environments/{environment_name}/promote", _post_to_environment),
+        *("POST", f"{_ENVIRONMENT}/promote", _post_to_environment),
         *("Promote a deployment to an environment", DeploymentV1),
         body=PromoteToEnvironmentRequestV1,
         errors=(400, 404, 409),
         tag="Models",
+    ),
+    *(
+        Operation(
+            *("POST", f"{_ENVIRONMENT}/{verb}_promotion", _post_to_promotion),
+            *(f"{verb.replace('_', ' ').capitalize()} a promotion", DeploymentChangedV1),
+            errors=(404, 409),
+            tag="Models",
+        )
+        for verb in _VERBS
     ),
 )

@@ -161,7 +161,16 @@ def _framework_refusal(refusal: web.HTTPException) -> web.Response:
     if refusal.status < 400:
         raise refusal
     phrase = _PHRASES.get(refusal.status) or HTTPStatus(refusal.status).phrase
-    answer = render(ProblemError(refusal.status, phrase.upper().replace(" ", "_"), phrase))
+    answer = render(ProblemError(refusal.status, phrase.upper().replace(" ", "_"), _message(refusal) or phrase))
     if "Allow" in refusal.headers:
         answer.headers["Allow"] = refusal.headers["Allow"]
     return answer
+
+
+def _message(refusal: web.HTTPException) -> str | None:
+    """The remedy, where a client asks for what there is not: such as a call of another product."""
+    if isinstance(refusal, web.HTTPMethodNotAllowed):
+        return f"this path takes only {', '.join(sorted(refusal.allowed_methods))}"
+    if isinstance(refusal, web.HTTPNotFound):
+        return "no such path; /v1/openapi.json describes those that there are"
+    return None

@@ -1,4 +1,7 @@
-"""`/v1/training_instance_types`: what nodes can get (docs/reference/training.md#instance-types)."""
+"""`/v1/training_instance_types`: what nodes can get (docs/reference/training.md#instance-types).
+
+`/v1/instance_types`: what models could get, which is nothing (docs/reference/management-api.md#models).
+"""
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
@@ -13,6 +16,16 @@ class TrainingInstanceTypesResponseV1(ResponseV1):
     instance_types: list[InstanceTypeV1]
 
 
+class InstanceTypesResponseV1(ResponseV1):
+    """The machines on which Tollgate runs models: none, since their owner runs the replicas."""
+
+    instance_types: list[InstanceTypeV1]
+
+
+async def _none(_: ApiRequest) -> InstanceTypesResponseV1:
+    return InstanceTypesResponseV1(instance_types=[])
+
+
 async def _list(request: ApiRequest) -> TrainingInstanceTypesResponseV1:
     types = instance_types(await backends.last_hosts(request.store))
     return TrainingInstanceTypesResponseV1(instance_types=[instance_type_response(type) for type in types])
@@ -23,4 +36,5 @@ OPERATIONS = (
         *("GET", "/v1/training_instance_types", _list, "List training instance types", TrainingInstanceTypesResponseV1),
         tag="Training",
     ),
+    Operation("GET", "/v1/instance_types", _none, "List instance types", InstanceTypesResponseV1, tag="Models"),
 )

@@ -85,3 +85,21 @@ async def _names(plane: ControlPlane, path: str) -> list[str]:
         page = (await plane.get(f"{path.partition('?')[0]}?cursor={cursor}")).ok()
         names += [item["name"] for item in page["items"]]
     return names
+
+
+async def test_a_workspace_is_its_only_team(plane: ControlPlane) -> None:
+    (team,) = (await plane.get("/v1/teams")).ok()["teams"]
+    assert team.keys() == {"id", "name", "default", "created_at"}
+    assert (team["id"], team["default"]) == (plane.workspace_id, True)
+    assert (await plane.post("/v1/models", {"name": "mine", "team_name": team["name"]})).ok()
+    assert (await plane.get(f"/v1/teams/{team['id']}")).ok() == team
+    assert (await plane.get("/v1/teams", params={"name": team["name"]})).ok() == {"teams": [team]}
+    assert (await plane.get("/v1/teams", params={"name": "another"})).ok() == {"teams": []}
+    other = await plane.another_workspace()
+    (await plane.get(f"/v1/teams/{team['id']}", key=other["api_key"])).refused(404, "NOT_FOUND")
+    (theirs,) = (await plane.get("/v1/teams", key=other["api_key"])).ok()["teams"]
+    assert (theirs["id"], theirs["name"]) == (other["workspace_id"], "other")
+
+
+async def test_models_have_no_instance_types(sqlite_plane: ControlPlane) -> None:
+    assert (await sqlite_plane.get("/v1/instance_types")).ok() == {"instance_types": []}

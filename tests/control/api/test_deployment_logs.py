@@ -46,7 +46,16 @@ async def append(plane: ControlPlane, path: str, *lines: Json) -> None:
 
 
 async def messages(plane: ControlPlane, path: str, **filters: Any) -> list[str]:
-    return [one["message"] for one in (await plane.post(f"{path}/logs", filters)).ok()["logs"]]
+    """The messages of the lines that are read, with the filters in the body and in the URL, which is the same."""
+    lines = (await plane.post(f"{path}/logs", filters)).ok()["logs"]
+    texts = [
+        (name, str(one))
+        for name, value in filters.items()
+        for one in (value if isinstance(value, list) else [value])
+        if one is not None
+    ]
+    assert (await plane.get(f"{path}/logs", params=texts)).ok()["logs"] == lines
+    return [one["message"] for one in lines]
 
 
 async def stored(plane: ControlPlane) -> int:
@@ -66,6 +75,29 @@ async def test_appended_line_is_read_with_all_its_members(plane: ControlPlane) -
     }
     await append(plane, path, full)
     assert (await plane.post(f"{path}/logs", {})).ok() == {"logs": [full]}
+
+
+async def test_environment_has_the_log_of_its_deployment(sqlite_plane: ControlPlane) -> None:
+    path = await deployment(sqlite_plane)
+    await append(sqlite_plane, path, line("one"), line("two", level="ERROR"))
+    model = path.partition("/deployments/")[0]
+    (await sqlite_plane.get(f"{model}/environments/staging/logs")).refused(404, "NOT_FOUND")
+    (await sqlite_plane.post(f"{model}/environments", {"name": "staging"})).ok()
+    (await sqlite_plane.get(f"{model}/environments/staging/logs")).refused(404, "NOT_FOUND")
+    (await sqlite_plane.put(f"{model}/environments/staging", {"deployment_id": id_of(path)})).ok()
+    errors = (await sqlite_plane.get(f"{model}/environments/staging/logs", params={"min_level": "error"})).ok()
+    assert [one["message"] for one in errors["logs"]] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("limit", "0"), ("limit", "1.0"), ("limit", "many"), ("start_epoch_millis", "-1"), ("component", "x")],
+)
+async def test_query_that_cannot_be_read_is_refused(sqlite_plane: ControlPlane, name: str, value: str) -> None:
+    path = await deployment(sqlite_plane)
+    (await sqlite_plane.get(f"{path}/logs", params={name: value})).refused(400, field=name)
+    window = {"start_epoch_millis": "2", "end_epoch_millis": "1"}
+    (await sqlite_plane.get(f"{path}/logs", params=window)).refused(400, field="start_epoch_millis")
 
 
 async def test_line_without_timestamp_and_level_is_of_now_and_info(plane: ControlPlane) -> None:

@@ -140,3 +140,37 @@ async def test_settings_that_ask_for_something_are_refused_by_name(
     (await sqlite_plane.get(f"{model}/environments/production")).refused(404)
     (await sqlite_plane.put(f"{model}/environments/qa", {"deployment_id": first})).ok()
     (await sqlite_plane.patch(f"{model}/environments/qa", settings)).refused(400, field=f"{group}.{member}")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "force_cancel", "force_roll_forward"])
+async def test_a_promotion_is_never_in_progress(sqlite_plane: ControlPlane, verb: str) -> None:
+    model, first, _second = await model_with_deployments(sqlite_plane)
+    (await sqlite_plane.post(f"{model}/environments/none/{verb}_promotion")).refused(404, "NOT_FOUND")
+    (await sqlite_plane.post(f"{model}/environments", {"name": "staging"})).ok()
+    (await sqlite_plane.post(f"{model}/environments/staging/promote", {"deployment_id": first})).ok()
+    refused = (await sqlite_plane.post(f"{model}/environments/staging/{verb}_promotion")).refused(409, "CONFLICT")
+    assert "no promotion is in progress" in refused["error"]
+    other = (await sqlite_plane.another_workspace())["api_key"]
+    path = f"{model}/environments/staging/{verb}_promotion"
+    (await sqlite_plane.post(path, key=other)).refused(404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize("where", ["{id}", "production", "development"])
+async def test_a_deployment_is_scaled_by_its_owner(sqlite_plane: ControlPlane, where: str) -> None:
+    model, first, _second = await model_with_deployments(sqlite_plane)
+    path = f"{model}/deployments/{where.format(id=first)}/autoscaling_settings"
+    if where != "{id}":
+        (await sqlite_plane.patch(path, {})).refused(404, "NOT_FOUND")
+        (await sqlite_plane.put(f"{model}/environments/{where}", {"deployment_id": first})).ok()
+    for body in ({}, {"min_replica": None}):
+        assert (await sqlite_plane.patch(path, body)).ok()["status"] == "UNCHANGED"
+    refused = (await sqlite_plane.patch(path, {"max_replica": 3})).refused(400, field="max_replica")
+    assert "their owner lists them" in refused["error"]
+
+
+async def test_a_deployment_has_no_other_policy_for_waiting_calls(sqlite_plane: ControlPlane) -> None:
+    model, first, _second = await model_with_deployments(sqlite_plane)
+    path = f"{model}/deployments/{first}/request_backpressure_settings"
+    assert (await sqlite_plane.patch(path, {"policy": None})).ok() == {"policy": None}
+    (await sqlite_plane.patch(path, {"policy": "REJECT_ON_FULL"})).refused(400, field="policy")
+    (await sqlite_plane.patch(path.replace(first, "dep_none"), {})).refused(404, "NOT_FOUND")

@@ -78,10 +78,12 @@ async def test_a_federated_key_is_refused_on_the_management_api(plane: ControlPl
 
 
 async def test_unknown_paths_are_404_and_unknown_methods_405(sqlite_plane: ControlPlane) -> None:
-    (await sqlite_plane.get("/v1/nothing")).refused(404, "NOT_FOUND")
+    unknown = (await sqlite_plane.get("/v1/nothing")).refused(404, "NOT_FOUND")
+    assert "/v1/openapi.json" in unknown["error"]
+    (await sqlite_plane.get("/v1/openapi.json")).ok()
     (await sqlite_plane.get("/")).refused(404)
     answer = await sqlite_plane.put(GROUPS, {})
-    answer.refused(405, "METHOD_NOT_ALLOWED")
+    assert answer.refused(405, "METHOD_NOT_ALLOWED")["error"] == "this path takes only GET, HEAD, POST"
     assert set(answer.headers["Allow"].split(",")) == {"GET", "HEAD", "POST"}
 
 

@@ -1,0 +1,63 @@
+"""Changes of settings that clients of the original know and Tollgate has not: they may ask for nothing.
+
+See docs/reference/management-api.md#settings-of-other-products.
+"""
+
+from functools import partial
+from typing import Literal
+
+from control.api.platform.deployments import ENVIRONMENTS_IN_PATHS, deployment_ref
+from control.api.platform.fixed_settings import (
+    BACKPRESSURE_SETTINGS,
+    AutoscalingRequestV1,
+    BackpressureRequestV1,
+    BackpressureSettingsV1,
+)
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import ResponseV1
+from control.resources.platform import deployments
+
+
+class SettingsUnchangedV1(ResponseV1):
+    """The outcome of a change that asked for nothing."""
+
+    status: Literal["UNCHANGED"]
+    message: str
+
+
+async def _patch_autoscaling(request: ApiRequest, environment: str | None = None) -> SettingsUnchangedV1:
+    await deployments.read_deployment(request.store, deployment_ref(request, environment))
+    message = "nothing was asked for: the owner of a deployment scales it, and lists its replicas"
+    return SettingsUnchangedV1(status="UNCHANGED", message=message)
+
+
+async def _patch_backpressure(request: ApiRequest) -> BackpressureSettingsV1:
+    await deployments.read_deployment(request.store, deployment_ref(request))
+    return BackpressureSettingsV1(**BACKPRESSURE_SETTINGS)
+
+
+_DEPLOYMENTS = "/v1/models/{model_id}/deployments"
+
+
+def _autoscaling(where: str, what: str, environment: str | None) -> Operation:
+    handler = partial(_patch_autoscaling, environment=environment)
+    return Operation(
+        *("PATCH", f"{_DEPLOYMENTS}/{where}/autoscaling_settings", handler),
+        *(f"Autoscaling of {what}", SettingsUnchangedV1),
+        body=AutoscalingRequestV1,
+        errors=(404,),
+        tag="Models",
+    )
+
+
+OPERATIONS = (
+    *(_autoscaling(name, f"the {name} deployment", name) for name in ENVIRONMENTS_IN_PATHS),
+    _autoscaling("{deployment_id}", "a deployment", None),
+    Operation(
+        *("PATCH", f"{_DEPLOYMENTS}/{{deployment_id}}/request_backpressure_settings", _patch_backpressure),
+        *("Backpressure of a deployment", BackpressureSettingsV1),
+        body=BackpressureRequestV1,
+        errors=(404,),
+        tag="Models",
+    ),
+)
