@@ -85,8 +85,9 @@ async def _asset(request: web.Request) -> web.StreamResponse:
 
 
 async def _tables(request: web.Request) -> web.Response:
-    names = request.app[DEPENDENCIES].settings.provider_names
-    return web.json_response(tables(names), headers={"Cache-Control": "no-store", **HEADERS})
+    settings = request.app[DEPENDENCIES].settings
+    headers = {"Cache-Control": "no-store", **HEADERS}
+    return web.json_response(tables(settings.provider_names, settings.regions), headers=headers)
 
 
 ROUTES = [

@@ -3,9 +3,10 @@
 See docs/reference/console.md#pages.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from policy.endpoints import ProviderNames
+from policy.endpoints import UNRESTRICTED, ProviderNames
 from policy.limits.kinds import KINDS, RATE_UNITS, USAGE_UNITS, LimitType
 from policy.limits.limit import MIN_THRESHOLD
 
@@ -18,9 +19,9 @@ _LIMITS: dict[str, Any] = {
 }
 
 
-def tables(names: ProviderNames) -> dict[str, Any]:
-    """All tables. `names`: what targets may call their providers; each name has a row."""
+def tables(names: ProviderNames, regions: Sequence[str]) -> dict[str, Any]:
+    """All tables. `names`: what targets may call their providers; each name has a row. `regions`: the setting's."""
     providers = [
         {"name": one.name, "title": one.title, "fields": sorted(one.required | one.optional)} for one in names.values()
     ]
-    return {"limits": _LIMITS, "providers": providers}
+    return {"limits": _LIMITS, "providers": providers, "regions": [UNRESTRICTED, *regions]}

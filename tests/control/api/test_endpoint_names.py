@@ -135,6 +135,7 @@ async def test_only_regions_of_the_setting_can_be_named(tmp_path: Path) -> None:
     url = URL.format(tmp_path / "control.db")
     async with running_plane(url, regions=("EU", "US")) as plane:
         target = await written_with(plane, "OPENAI")
+        assert (await plane.get("/console/tables.json")).body["regions"] == ["UNRESTRICTED", "EU", "US"]
         endpoint = (await plane.post(PATH, {"slug": "acme/x", "region": "EU", "targets": [target]})).ok()
         assert endpoint["region"] == "EU"
         for region in ("eu", "", "ASIA"):

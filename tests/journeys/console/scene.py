@@ -51,6 +51,7 @@ def started_place(directory: Path) -> Iterator[Place]:
         settings={
             "TOLLGATE_EGRESS_ALLOW": ",".join(["127.0.0.0/8", *(one.link for one in receivers)]),
             "TOLLGATE_EGRESS_CA_FILE": str(ca.ca_file),
+            "TOLLGATE_REGIONS": "eu-central",
             "TOLLGATE_WEBHOOK_POLL_INTERVAL_S": "0.1",
             "TOLLGATE_TRAINING_BACKEND": "local",
             "TOLLGATE_TRAINING_CAPACITY": "cpu=2,memory=2Gi,nodes=4",

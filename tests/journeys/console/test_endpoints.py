@@ -30,6 +30,21 @@ async def test_endpoint_is_created_after_a_test_call_that_leaves_nothing(page: P
     assert stage.slug in [endpoint["slug"] for endpoint in endpoints["items"]]
 
 
+async def test_region_of_the_setting_is_chosen_once(page: Page, stage: Stage) -> None:
+    await stage.operator.model(stage.name, stage.upstream.url)
+    await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
+    await page.get_by_label("Slug").fill(stage.slug)
+    await page.get_by_label("Model", exact=True).select_option(stage.name)
+    await page.get_by_label("Region").select_option("eu-central")
+    await page.get_by_role("button", name="Create the endpoint").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Save without a test").click()
+    await page.wait_for_url("**/console/endpoints?id=*")
+    await expect(page.get_by_text("eu-central")).to_be_visible()
+    await expect(page.get_by_label("Region")).to_have_count(0)
+    endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
+    assert {one["slug"]: one["region"] for one in endpoints["items"]}[stage.slug] == "eu-central"
+
+
 async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: Page, stage: Stage) -> None:
     await stage.key_without_limits()
     broken = await stage.operator.model(f"{stage.name}-broken", "http://127.0.0.1:9")

@@ -108,6 +108,13 @@ class HardRig:
             self.faults.append(f"HARD calls are not admitted {ADMITTED_S} s after {after}: {error}")
         self.longest_refusal_s = max(self.longest_refusal_s, time.monotonic() - began_s)
 
+    async def control_is_back(self) -> None:
+        async def answers() -> bool:
+            status, _ = await self.books.operator.ask("GET", "/v1/gateway/groups", limit=1)
+            return status == 200
+
+        await self.until(answers, "control is back", ADMITTED_S)
+
     async def is_shipped(self) -> bool:
         """Return whether control has all events, and no journal of a dead worker is left."""
         for machine in (self.product, self.second):
@@ -256,17 +263,13 @@ async def run(directory: Path, plan: Plan, say: Say) -> list[str]:
             await rig.callers.stop()
         say(f"callers have left: {dict(rig.callers.outcomes())}")
         await rig.admitted_again("the last fault")
+        await rig.control_is_back()  # calls are admitted without it
         return await _verdict(rig)
 
 
 async def _round(rig: HardRig, faults: HardFaults, number: int, size: int) -> None:
     """New trees, then so many faults. Most wait until calls are admitted again after the one before."""
-
-    async def is_control_back() -> bool:
-        status, _ = await rig.books.operator.ask("GET", "/v1/gateway/groups", limit=1)
-        return status == 200
-
-    await rig.until(is_control_back, "control is back", ADMITTED_S)
+    await rig.control_is_back()
     rig.callers.keys.update(await rig.books.add_trees(number) | await rig.prepaid.add_trees(number))
     await rig.admitted_again("new trees")
     kinds = rig.rng.sample(FAULTS, min(size, len(FAULTS))) + rig.rng.choices(FAULTS, k=max(0, size - len(FAULTS)))

@@ -5,3 +5,5 @@ const tables = await (await fetch("/console/tables.json")).json();
 export const LIMITS = tables.limits;
 /** `{name, title, fields}` each: the providers that the form of a target offers, and the fields that each one has. */
 export const PROVIDERS = tables.providers;
+/** The regions that a new endpoint may have; the first one needs no setting. */
+export const REGIONS = tables.regions;

@@ -66,6 +66,7 @@ async def test_tables_name_the_kinds_of_limits_and_the_fields_of_each_provider(s
     tables = answer.body
     assert [(one["type"], one["unit"]) for one in tables["limits"]["kinds"]] == list(KINDS)
     assert [one["name"] for one in tables["providers"]] == list(PROVIDER_NAMES)
+    assert tables["regions"] == ["UNRESTRICTED"]
     assert tables["providers"][-1]["fields"] == ["base_url", "secret_id", "target_model"]
     assert next(one["fields"] for one in tables["providers"] if one["name"] == "VERTEX")[-1] == "vertex_config"
 

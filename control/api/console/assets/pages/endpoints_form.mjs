@@ -6,7 +6,7 @@ import { h } from "../dom.mjs";
 import { actionButton, field, form, select } from "../form.mjs";
 import { milliseconds } from "../format.mjs";
 import { announce, remark } from "../notice.mjs";
-import { PROVIDERS } from "../tables.mjs";
+import { PROVIDERS, REGIONS } from "../tables.mjs";
 import { tryTarget } from "./endpoints_trial.mjs";
 
 /** Fields that are objects, and their members; each member has a control. */
@@ -23,10 +23,12 @@ export async function creationForm(session, slug, addressOf) {
   const input = h("input", { name: "slug", autocomplete: "off", spellcheck: "false", value: slug ?? `${session.workspace.prefixes[0] ?? ""}/` });
   const hint = `What callers put in model: prefix/name. Your prefixes: ${session.workspace.prefixes.join(", ")}.`;
   const editor = await targetEditor(session, null, { provider: PROVIDERS[0].name }, "Create the endpoint", async (target) => {
-    const made = await send("POST", "/v1/gateway/endpoints", { slug: input.value.trim(), targets: [target] });
+    const made = await send("POST", "/v1/gateway/endpoints", { slug: input.value.trim(), region: region.value, targets: [target] });
     location.assign(addressOf(made));
   });
-  editor.querySelector("form").prepend(field("Slug", input, hint));
+  const region = select("region", REGIONS.map((one) => [one, one]), REGIONS[0]);
+  const choice = REGIONS.length > 1 ? [field("Region", region, "It cannot be changed later.")] : [];
+  editor.querySelector("form").prepend(field("Slug", input, hint), ...choice);
   return editor;
 }
 
