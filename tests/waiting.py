@@ -7,6 +7,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 PATIENCE_S = 60.0
+DAY_S = 86_400
+
+
+def stay_within_one_day(behind_s: float = 0.0) -> None:
+    """Wait where midnight UTC comes within a minute, by the clock or by one that is so far behind it."""
+    left_s = DAY_S - (time.time() - behind_s) % DAY_S
+    if left_s < 60 + behind_s:
+        time.sleep(left_s + 1)
 
 
 async def eventually(

@@ -18,9 +18,7 @@ import pytest
 from tests.journeys.product import OperatorClient, Product
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, Usage, chat
-from tests.waiting import eventually
-
-DAY_S = 86_400
+from tests.waiting import eventually, stay_within_one_day
 
 
 @cache
@@ -133,9 +131,7 @@ class Stage:
 @pytest.fixture(autouse=True)
 def within_one_day() -> None:
     """Keep a journey of less than a minute from midnight UTC, when daily limits and usage begin anew."""
-    left_s = DAY_S - time.time() % DAY_S
-    if left_s < 60:
-        time.sleep(left_s + 1)
+    stay_within_one_day()
 
 
 @pytest.fixture(scope="package")  # not the session: an idle product takes CPU from the tests after the journeys
