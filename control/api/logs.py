@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from control.api.protocol.encoding import Array, Encoded, encode_object
-from control.api.protocol.schemas import INTEGRAL, Name, RequestV1, ResponseV1
+from control.api.protocol.schemas import DECIMAL, INTEGRAL, Name, RequestV1, ResponseV1
 from control.errors import InvalidFieldError
 from control.long_work import beside
 from control.records.logs import LogFilter, LogLine
@@ -51,6 +51,14 @@ class LogsRequestV1(RequestV1):
     search_pattern: Annotated[
         Name | None, Field(description="The message contains this text, as it is: case counts, nothing is a wildcard.")
     ] = None
+
+
+class LogsQueryV1(LogsRequestV1):
+    """The same, in a URL."""
+
+    start_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The first millisecond.")] = None
+    end_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The last millisecond.")] = None
+    limit: Annotated[LineCount | None, DECIMAL, Field(description="Lines of a page; it may have more.")] = 500
 
 
 class LogLineV1(ResponseV1):

@@ -8,10 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from control.api.logs import (
-    EpochMs,
     Level,
-    LineCount,
     LogLineV1,
+    LogsQueryV1,
     LogsRequestV1,
     ReplicaText,
     encoded_lines,
@@ -20,7 +19,7 @@ from control.api.logs import (
 from control.api.platform.deployments import deployment_ref
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import DECIMAL, IdText, RequestV1, ResponseV1
+from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
 from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
@@ -41,12 +40,8 @@ class DeploymentLogsRequestV1(LogsRequestV1):
     replica: Annotated[ReplicaText | None, Field(description="The replica's base URL.")] = None
 
 
-class DeploymentLogsQueryV1(DeploymentLogsRequestV1):
+class DeploymentLogsQueryV1(LogsQueryV1, DeploymentLogsRequestV1):
     """The same, in a URL."""
-
-    start_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The first millisecond.")] = None
-    end_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The last millisecond.")] = None
-    limit: Annotated[LineCount | None, DECIMAL, Field(description="Lines of a page; it may have more.")] = 500
 
 
 class AppendedLineV1(RequestV1):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from control.api.logs import LogLineV1, LogsRequestV1, ReplicaText, encoded_lines, log_filter
+from control.api.logs import LogLineV1, LogsQueryV1, LogsRequestV1, ReplicaText, encoded_lines, log_filter
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
@@ -18,6 +18,10 @@ class TrainingJobLogsRequestV1(LogsRequestV1):
     replica: Annotated[ReplicaText | None, Field(description="The node, as `g00r0`.")] = None
 
 
+class TrainingJobLogsQueryV1(LogsQueryV1, TrainingJobLogsRequestV1):
+    """The same, in a URL."""
+
+
 class TrainingJobLogsResponseV1(ResponseV1):
     """Lines of a training job's log."""
 
@@ -25,9 +29,16 @@ class TrainingJobLogsResponseV1(ResponseV1):
 
 
 async def _post(request: ApiRequest) -> Encoded:
+    return await _logs(request, request.body_as(TrainingJobLogsRequestV1))
+
+
+async def _get(request: ApiRequest) -> Encoded:
+    return await _logs(request, request.query_as(TrainingJobLogsQueryV1))
+
+
+async def _logs(request: ApiRequest, choice: TrainingJobLogsRequestV1) -> Encoded:
     job = await jobs.read_job(request.store, job_ref(request))
-    selection = log_filter(request.body_as(TrainingJobLogsRequestV1))
-    lines = await request.dependencies.training_output.logs.read(job.record.id, selection)
+    lines = await request.dependencies.training_output.logs.read(job.record.id, log_filter(choice))
     return await encoded_lines(request.workspace_id, lines)
 
 
@@ -36,6 +47,12 @@ OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Read a training job's log", TrainingJobLogsResponseV1),
         body=TrainingJobLogsRequestV1,
+        errors=(400, 404),
+        tag="Training",
+    ),
+    Operation(
+        *("GET", _PATH, _get, "Read a training job's log by URL", TrainingJobLogsResponseV1),
+        query=TrainingJobLogsQueryV1,
         errors=(400, 404),
         tag="Training",
     ),

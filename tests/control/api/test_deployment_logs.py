@@ -21,6 +21,7 @@ from control.resources.logs import (
     now_ns,
     printable,
 )
+from tests.control.log_lines import log_lines
 from tests.control.plane import ControlPlane, running_plane
 
 Json = dict[str, Any]
@@ -46,16 +47,7 @@ async def append(plane: ControlPlane, path: str, *lines: Json) -> None:
 
 
 async def messages(plane: ControlPlane, path: str, **filters: Any) -> list[str]:
-    """The messages of the lines that are read, with the filters in the body and in the URL, which is the same."""
-    lines = (await plane.post(f"{path}/logs", filters)).ok()["logs"]
-    texts = [
-        (name, str(one))
-        for name, value in filters.items()
-        for one in (value if isinstance(value, list) else [value])
-        if one is not None
-    ]
-    assert (await plane.get(f"{path}/logs", params=texts)).ok()["logs"] == lines
-    return [one["message"] for one in lines]
+    return [one["message"] for one in await log_lines(plane, path, **filters)]
 
 
 async def stored(plane: ControlPlane) -> int:

@@ -21,6 +21,7 @@ from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
 from policy.training.reports import OutputBatch, OutputLine
 from policy.training.statuses import COMPLETED, RUNNING, Outcome, Phase
+from tests.control.log_lines import log_lines
 from tests.control.plane import METRICS_TOKEN, TOKEN, ControlPlane, Json
 from tests.control.trainer import PROJECT, Trainer, add_job, batch, change, point, report, stored
 
@@ -37,7 +38,7 @@ async def running(plane: ControlPlane, **changes: Any) -> None:
 
 
 async def messages(plane: ControlPlane, path: str = JOB, **filters: Any) -> list[str]:
-    return [one["message"] for one in (await plane.post(f"{path}/logs", {"direction": "asc", **filters})).ok()["logs"]]
+    return [one["message"] for one in await log_lines(plane, path, **{"direction": "asc", **filters})]
 
 
 async def points(plane: ControlPlane, query: str = "") -> dict[str, list[Any]]:
@@ -323,6 +324,7 @@ async def test_log_of_a_job_is_selected_as_that_of_a_deployment(sqlite_plane: Co
     assert await messages(plane, request_id="req_1") == []
     (await plane.post(f"{JOB}/logs", {"start_epoch_millis": 2, "end_epoch_millis": 1})).refused(400)
     (await plane.post(f"{JOB}/logs", {"color": "red"})).refused(400)
+    (await plane.get(f"{JOB}/logs", params={"color": "red"})).refused(400, field="color")
 
 
 async def test_metrics_are_read_by_name_and_from_a_time_on(plane: ControlPlane, trainer: Trainer) -> None:
@@ -378,6 +380,7 @@ async def test_output_of_another_workspace_and_of_deleted_jobs_is_not_found(sqli
     theirs = f"/v1/training_projects/{PROJECT}/jobs/tj_2"
     for path, key in ((JOB, other["api_key"]), (theirs, plane.key), (JOB.replace(PROJECT, "tp_9"), plane.key)):
         (await plane.post(f"{path}/logs", {}, key=key)).refused(404)
+        (await plane.get(f"{path}/logs", key=key)).refused(404)
         (await plane.get(f"{path}/metrics", key=key)).refused(404)
     await change(plane.store, status=COMPLETED, is_deleted=True)
     (await plane.post(f"{JOB}/logs", {})).refused(404)
