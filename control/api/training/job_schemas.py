@@ -103,6 +103,20 @@ class TrainingProjectV1(ResponseV1):
     team_name: str
 
 
+class TrainingJobDetailsV1(ResponseV1):
+    """One training job, and its project."""
+
+    training_job: TrainingJobV1
+    training_project: TrainingProjectV1
+
+
+class JobsOfTrainingProjectV1(ResponseV1):
+    """The newest training jobs of a project, at most 1000."""
+
+    training_project: TrainingProjectV1
+    training_jobs: list[TrainingJobV1]
+
+
 def job_response(job: JobSummary) -> TrainingJobV1:
     record = job.record
     return TrainingJobV1.model_validate(

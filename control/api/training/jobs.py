@@ -1,10 +1,23 @@
 """`/v1/training_projects/{training_project_id}/jobs`: training jobs (docs/reference/training.md#jobs)."""
 
+from collections.abc import Sequence
+from functools import partial
+
+from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.training.job_requests import CreateTrainingJobRequestV1
-from control.api.training.job_schemas import DeletedTrainingJobV1, TrainingJobResponseV1, job_response
-from control.records.training import JobRef
-from control.resources.training import jobs
+from control.api.training.job_schemas import (
+    DeletedTrainingJobV1,
+    JobsOfTrainingProjectV1,
+    TrainingJobDetailsV1,
+    TrainingJobResponseV1,
+    TrainingProjectV1,
+    job_response,
+    project_response,
+)
+from control.long_work import beside
+from control.records.training import JobRef, JobSearch
+from control.resources.training import jobs, projects
 from control.resources.training.jobs import JobSummary
 from policy.training.statuses import CREATED, STOPPED
 
@@ -15,8 +28,28 @@ async def _post(request: ApiRequest) -> TrainingJobResponseV1:
     return _created(request, await jobs.create_job(request.store, request.workspace_id, project_id, new))
 
 
-async def _get(request: ApiRequest) -> TrainingJobResponseV1:
-    return _response(await jobs.read_job(request.store, job_ref(request)))
+async def _get(request: ApiRequest) -> TrainingJobDetailsV1:
+    job = job_response(await jobs.read_job(request.store, job_ref(request)))
+    return TrainingJobDetailsV1(training_job=job, training_project=await _project(request))
+
+
+async def _list(request: ApiRequest) -> Encoded:
+    project = await _project(request)
+    search = JobSearch(request.workspace_id, project.id, None, (), newest_first=True)
+    summaries = await jobs.search_jobs(request.store, search)
+    encode = partial(_encoded, project, summaries)
+    return Encoded(await beside(request.workspace_id, len(summaries), encode))
+
+
+async def _project(request: ApiRequest) -> TrainingProjectV1:
+    id = request.path["training_project_id"]
+    summary = await projects.read_project(request.store, request.workspace_id, id)
+    return project_response(request.caller.workspace_name, summary)
+
+
+def _encoded(project: TrainingProjectV1, summaries: Sequence[JobSummary]) -> Pieces:
+    texts = Array([(job_response(job).model_dump_json().encode(),) for job in summaries])
+    return encode_object({"training_project": project.model_dump(), "training_jobs": texts})
 
 
 async def _recreate(request: ApiRequest) -> TrainingJobResponseV1:
@@ -61,7 +94,8 @@ OPERATIONS = (
         errors=(404, 409),
         tag=_TAG,
     ),
-    Operation("GET", _ONE, _get, "Get a training job", _ANSWER, errors=(404,), tag=_TAG),
+    Operation("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1, errors=(404,), tag=_TAG),
+    Operation("GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), tag=_TAG),
     Operation("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1, errors=(404, 409), tag=_TAG),
     Operation("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER, errors=(404, 409), tag=_TAG),
     Operation(

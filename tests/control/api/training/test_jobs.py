@@ -53,6 +53,12 @@ async def spec_of(plane: ControlPlane, job: Json) -> JobSpec:
         return await job_rows.get_spec(conn, job["id"])
 
 
+async def project_of(plane: ControlPlane, jobs: str) -> Json:
+    """The project of the jobs below this path."""
+    project: Json = (await plane.get(jobs.removesuffix("/jobs"))).ok()["training_project"]
+    return project
+
+
 async def test_a_job_has_the_documented_fields(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
     job = await create(sqlite_plane, sqlite_place)
     assert job.keys() == FIELDS
@@ -62,7 +68,23 @@ async def test_a_job_has_the_documented_fields(sqlite_plane: ControlPlane, sqlit
     assert job["training_project"] == {"id": job["training_project_id"], "name": "llama"}
     assert (job["current_status"], job["node_count"], job["priority"]) == ("TRAINING_JOB_CREATED", 1, 0)
     assert job["availability_model"] == "dedicated"
-    assert (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok() == {"training_job": job}
+    project = await project_of(sqlite_plane, sqlite_place)
+    details = (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()
+    assert details == {"training_job": job, "training_project": project}
+
+
+async def test_jobs_of_a_project_are_listed_newest_first(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    project = await project_of(sqlite_plane, sqlite_place)
+    assert (await sqlite_plane.get(sqlite_place)).ok() == {"training_project": project, "training_jobs": []}
+    jobs = [await create(sqlite_plane, sqlite_place) for _ in range(2)]
+    other = (await sqlite_plane.post("/v1/training_projects", {"training_project": {"name": "other"}})).ok()
+    await create(sqlite_plane, f"/v1/training_projects/{other['training_project']['id']}/jobs")
+    answer = (await sqlite_plane.get(sqlite_place)).ok()
+    assert answer["training_jobs"] == jobs[::-1]
+    assert answer["training_project"] == await project_of(sqlite_plane, sqlite_place)
+    assert answer["training_project"]["latest_job"] == jobs[-1]
+    key = (await sqlite_plane.another_workspace())["api_key"]
+    (await sqlite_plane.get(sqlite_place, key=key)).refused(404, "NOT_FOUND")
 
 
 async def test_the_instance_type_tells_what_each_node_gets(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
