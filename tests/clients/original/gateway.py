@@ -108,7 +108,7 @@ def run_groups(sdk: Recorder, place: Place) -> None:
     )
     sdk.call(
         "patch_gateway_groups",
-        lambda one: one.metadata.name == "new" and one.models[0].slug == slug,
+        lambda one: one.metadata.model_dump()["name"] == "new" and one.models[0].slug == slug,
         group_id=group.id,
         request=api.UpdateGroupRequest(metadata=api.UpdateGroupMetadata(name="new"), models=None),
     )

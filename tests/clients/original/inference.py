@@ -58,14 +58,16 @@ def run(sdk: Recorder, regional: Recorder, scene: Scene) -> None:
         where = scene.arguments(use)
         client.call(f"predict{use}", _is_answer, **where, request=api.PredictInput({"n": 1}))
         raw = f"predict{use}_raw" if use else "predict_raw"
-        client.call(raw, lambda answer, client=client: _is_stream(client, answer), **where, request=_input())
+        client.call(
+            raw,
+            lambda answer, client=client: _is_stream(client, answer),
+            **where,
+            request=api.PredictInput({"n": 1}),
+            accept="application/json",
+        )
         client.call(f"wake{use}", lambda answer: answer is None, **where)
         _queue(client, scene, use)
     _look_and_cancel(sdk, scene)
-
-
-def _input() -> Any:
-    return api.PredictInput({"n": 1})
 
 
 def _is_answer(answer: Any) -> bool:
@@ -104,8 +106,10 @@ def _look_and_cancel(sdk: Recorder, scene: Scene) -> None:
     second = sdk.ask("async_predict_production", request=api.AsyncPredictRequest(model_input={"text": HELD}))
     sdk.call(
         "get_async_request_status",
-        lambda state: (state.request_id, state.model_id) == (second.request_id, scene.model.id)
-        and state.webhook_status == "NO_WEBHOOK_PROVIDED",
+        lambda state: (
+            (state.request_id, state.model_id) == (second.request_id, scene.model.id)
+            and state.webhook_status == "NO_WEBHOOK_PROVIDED"
+        ),
         request_id=second.request_id,
     )
     sdk.call("cancel_async_request", lambda answer: answer.canceled, request_id=second.request_id)

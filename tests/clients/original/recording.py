@@ -124,6 +124,8 @@ def anything_for(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _nothing(hint: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, pydantic.RootModel):
+        return hint({})
     if isinstance(hint, type) and issubclass(hint, pydantic.BaseModel):
         return hint.model_construct()
     return "nothing" if hint is str else None

@@ -34,7 +34,10 @@ def running(directory: Path) -> Iterator[tuple[Product, str, str]]:
     product = Product(directory / "data", workers=1, settings=SETTINGS, async_workers=1)
     port = own_port()
     server = spawn(
-        ("-m", "tests.model_server", "--port", str(port)), product.environment, directory / "model.log", (sys.executable,)
+        ("-m", "tests.model_server", "--port", str(port)),
+        product.environment,
+        directory / "model.log",
+        (sys.executable,),
     )
     try:
         assert "model server" in ready_line(server), (directory / "model.log").read_text()

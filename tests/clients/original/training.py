@@ -24,12 +24,13 @@ def run(sdk: Recorder, place: Place) -> None:
         training_project_id=project,
     )
     path = f"/v1/training_projects/{project}"
-    job = sdk.call(
+    made = sdk.call(
         "post_training_projects_jobs",
         lambda answer: place.control.status(f"{path}/jobs/{answer.training_job.id}") == 200,
         training_project_id=project,
         request=api.CreateTrainingJobRequest(training_job=job_request()),
-    ).training_job.id
+    )
+    job = made.training_job.id
     where = {"training_project_id": project, "training_job_id": job}
     run_readings(sdk, where)
     again = run_life(sdk, place, where)
@@ -37,10 +38,10 @@ def run(sdk: Recorder, place: Place) -> None:
 
 
 def job_request() -> Any:
-    """A job that prints a line and waits to be stopped."""
+    """A job that prints a line and waits to be stopped. The SDK requires an image."""
     return api.CreateTrainingJob(
         name="job",
-        image=api.CreateTrainingJobImage(base_image=""),
+        image=api.CreateTrainingJobImage(base_image="python:3.11"),
         compute=api.CreateTrainingJobCompute(node_count=1, cpu_count=1, memory="256Mi"),
         runtime=api.CreateTrainingJobRuntime(start_commands=["echo begun", "sleep 600"], environment_variables={}),
     )
@@ -50,11 +51,11 @@ def run_readings(sdk: Recorder, where: dict[str, str]) -> None:
     job = where["training_job_id"]
     project = {"training_project_id": where["training_project_id"]}
     search = api.SearchTrainingJobsRequest(project_id=where["training_project_id"])
-    sdk.call("post_training_jobs_search", lambda answer: [one.id for one in answer.training_jobs] == [job], request=search)
-    sdk.call("get_training_projects_jobs", lambda answer: [one.id for one in answer.training_jobs] == [job], **project)
     sdk.call(
-        "get_training_projects_jobs_training_job_id", lambda answer: answer.training_job.id == job, **where
+        "post_training_jobs_search", lambda answer: [one.id for one in answer.training_jobs] == [job], request=search
     )
+    sdk.call("get_training_projects_jobs", lambda answer: [one.id for one in answer.training_jobs] == [job], **project)
+    sdk.call("get_training_projects_jobs_training_job_id", lambda answer: answer.training_job.id == job, **where)
     sdk.call("get_training_projects_jobs_auth_codes", lambda answer: answer.auth_codes == [], **where)
     sdk.call("get_training_projects_jobs_checkpoints", lambda answer: answer.checkpoints == [], **where)
     sdk.call("get_training_projects_jobs_checkpoint_files", lambda answer: answer.total_count == 0, **where)
