@@ -1,4 +1,4 @@
-"""Methods of the original's SDK for what its product has besides: Tollgate answers them 404 or 405, and shall."""
+"""Methods of the original's SDK for what its product has besides: Tollgate has no such paths, and shall not."""
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "chains": ("chains",),
@@ -11,7 +11,13 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "environment_groups",
         "organizations",
         "regions",
-        "teams_",
+        "teams_api_keys",
+        "teams_environment_groups",
+        "teams_llm_models",
+        "teams_models",
+        "teams_regions",
+        "teams_secrets",
+        "teams_training_projects",
         "users",
         "token",
     ),
@@ -28,7 +34,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "figures of deployments": (
         "models_deployments_metrics",
         "models_deployments_startups",
-        "models_environments_logs",
         "models_environments_metrics",
         "models_environments_startups",
     ),

@@ -10,7 +10,9 @@ from tests.clients.original.recording import Recorder
 
 def run(sdk: Recorder, place: Place) -> None:
     """Make, list, change and delete one of each."""
-    sdk.call("get_teams", lambda answer: any(team.default for team in answer.teams))
+    teams = sdk.call("get_teams", lambda answer: [team.default for team in answer.teams] == [True])
+    team = teams.teams[0]
+    sdk.call("get_teams_team_id", lambda one: one.name == team.name, team_id=team.id)
     run_secrets(sdk, place)
     run_keys(sdk, place)
     run_endpoints(sdk, place)

@@ -1,6 +1,7 @@
 """Direct calls and asynchronous requests of a model, by the original's SDK."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import baseten.client.inferenceapi as api
@@ -38,9 +39,12 @@ class Scene:
         scene.model.serve()
         for where in ("production", "development", f"environments/{ENVIRONMENT}"):
             url = f"{scene.path}/{where}/async_queue_status"
-            until(lambda url=url: place.proxy.status(url) == 200, f"the proxy knows {where}")
+            until(partial(scene.answers, url), f"the proxy knows {where}")
         place.proxy("POST", f"{scene.path}/production/predict", {})
         return scene
+
+    def answers(self, url: str) -> bool:
+        return self.place.proxy.status(url) == 200
 
     def arguments(self, use: str) -> dict[str, str]:
         """The path's arguments in one of the uses of a method."""
@@ -60,7 +64,7 @@ def run(sdk: Recorder, regional: Recorder, scene: Scene) -> None:
         raw = f"predict{use}_raw" if use else "predict_raw"
         client.call(
             raw,
-            lambda answer, client=client: _is_stream(client, answer),
+            partial(_is_stream, client),
             **where,
             request=api.PredictInput({"n": 1}),
             accept="application/json",

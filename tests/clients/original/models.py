@@ -1,5 +1,6 @@
 """Platform models, their deployments and environments, by the original's SDK."""
 
+from functools import partial
 from typing import Any
 
 import baseten.client.managementapi as api
@@ -61,13 +62,18 @@ def run_deployments(sdk: Recorder, model: Model) -> None:
         lambda answer: [one.id for one in answer.deployments] == [model.deployment],
         model_id=model.id,
     )
-    for name, ids in (("first", [model.deployment]), ("no such name", [])):
-        sdk.call(
-            f"get_models_deployments, by {name!r}",
-            lambda answer, ids=ids: [one.id for one in answer.deployments] == ids,
-            model_id=model.id,
-            params=api.GetModelsDeploymentsParams(name=name),
-        )
+    sdk.call(
+        "get_models_deployments, by name",
+        lambda answer: [one.id for one in answer.deployments] == [model.deployment],
+        model_id=model.id,
+        params=api.GetModelsDeploymentsParams(name="first"),
+    )
+    sdk.call(
+        "get_models_deployments, by another name",
+        lambda answer: answer.deployments == [],
+        model_id=model.id,
+        params=api.GetModelsDeploymentsParams(name="second"),
+    )
     where = {"model_id": model.id, "deployment_id": model.deployment}
     sdk.call("get_models_deployments_deployment_id", lambda one: one.model_id == model.id, **where)
     sdk.call(
@@ -195,7 +201,7 @@ def run_verbs(sdk: Recorder, model: Model) -> None:
         for verb in ("deactivate", "activate"):
             sdk.call(
                 f"post_models_{where}_{verb}",
-                lambda answer, verb=verb: answer.success and _follows(model, verb),
+                partial(_follows, model, verb),
                 model_id=model.id,
                 **arguments,
             )
@@ -208,24 +214,34 @@ def run_verbs(sdk: Recorder, model: Model) -> None:
             )
 
 
-def _follows(model: Model, verb: str) -> bool:
+def _follows(model: Model, verb: str, answer: Any) -> bool:
     """Return whether the deployment is as the verb says."""
+    assert answer.success
     status = model.place.control("GET", f"{model.path}/deployments/{model.deployment}")["status"]
     return bool((status in ("INACTIVE", "DEACTIVATING")) == (verb == "deactivate"))
 
 
 def run_logs(sdk: Recorder, model: Model) -> None:
+    """A line that the owner of the replica reports, read in each way; then the replica itself."""
     where = {"model_id": model.id, "deployment_id": model.deployment}
+    path = f"{model.path}/deployments/{model.deployment}"
     model.serve()
+    model.place.control("POST", f"{path}/logs/append", {"logs": [{"message": "loaded"}]})
+
+    def has_line(answer: Any) -> bool:
+        return "loaded" in [line.message for line in answer.logs]
+
+    sdk.call("post_models_deployments_logs", has_line, **where, request=api.GetDeploymentLogsRequest())
+    sdk.call("get_models_deployments_logs", has_line, **where)
+    sdk.call("get_models_environments_logs", has_line, model_id=model.id, env_name="staging")
+    sdk.call("get_models_deployments_config", lambda answer: answer.config is not None, **where)
+    replica = model.place.replica
     sdk.call(
-        "post_models_deployments_logs",
-        lambda answer: isinstance(answer.logs, list),
+        "delete_models_deployments_replicas",
+        lambda answer: answer.success and replica not in str(model.place.control("GET", path)),
         **where,
-        request=api.GetDeploymentLogsRequest(),
+        replica_id=replica,
     )
-    sdk.call("get_models_deployments_logs", lambda answer: isinstance(answer.logs, list), **where)
-    sdk.call("get_models_deployments_config", lambda answer: answer is not None, **where)
-    sdk.call("delete_models_deployments_replicas", lambda answer: answer.success, **where, replica_id="none")
 
 
 def run_deletions(sdk: Recorder, place: Place, model: Model) -> None:

@@ -1,12 +1,17 @@
 """The product and a model server, as the steps reach them without the SDK."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 
 from tests.waiting import eventually
+
+TOO_MANY = 429
+WINDOW_S = 1.0
+"""The window of a key's request limit at control."""
 
 
 class Raw:
@@ -17,12 +22,15 @@ class Raw:
 
     def __call__(self, method: str, path: str, body: Any = None) -> Any:
         """Return the JSON of an answer that must be no error."""
-        answer = self.http.request(method, path, json=body)
+        while (answer := self.http.request(method, path, json=body)).status_code == TOO_MANY:
+            time.sleep(WINDOW_S)
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json()
 
     def status(self, path: str) -> int:
-        return self.http.get(path).status_code
+        while (answer := self.http.get(path)).status_code == TOO_MANY:
+            time.sleep(WINDOW_S)
+        return answer.status_code
 
     def items(self, path: str, member: str) -> list[Any]:
         """One member of each item of a list."""

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from baseten import client as sdk
@@ -27,7 +28,7 @@ def manage(place: Place, kind: Kind, runner: asyncio.Runner) -> list[Record]:
     """Call every method of the management API."""
     client = CLIENTS[kind][0](api_key=place.api_key, base_url_override=place.control_url)
     recorder = Recorder("management", kind, client.api, runner)
-    causes = [_cause(lambda steps=steps: steps(recorder, place)) for steps in (gateway.run, models.run, training.run)]
+    causes = [_cause(partial(steps, recorder, place)) for steps in (gateway.run, models.run, training.run)]
     recorder.close("; ".join(filter(None, causes)))
     return recorder.records
 
@@ -43,7 +44,7 @@ def infer(place: Place, kind: Kind, runner: asyncio.Runner) -> list[Record]:
 
     recorder = recorder_at(scene.path)
     regional = recorder_at(f"{scene.path}/environments/{inference.ENVIRONMENT}")
-    recorder.close(_cause(lambda: inference.run(recorder, regional, scene)))
+    recorder.close(_cause(partial(inference.run, recorder, regional, scene)))
     return records
 
 
