@@ -41,7 +41,7 @@ def label(record: Mapping[str, Any]) -> str:
 
 
 def surprises(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What is not as listed above, in one line each."""
+    """List what is not as above, a line each."""
     lines = []
     for record in records:
         name = label(record)

@@ -61,13 +61,13 @@ def run_endpoints(sdk: Recorder, place: Place) -> None:
     vendor = api.EndpointTargetRequest(provider="OPENAI", secret_id=secret, target_model="g")
     endpoint = sdk.call(
         "post_gateway_endpoints",
-        lambda made: made.slug == slug and made.targets[0].target_model == "g",
+        lambda new: new.slug == slug and new.targets[0].target_model == "g",
         request=api.CreateEndpointRequest(slug=slug, targets=[vendor]),
     )
     ours = api.EndpointTargetRequest(provider="BASETEN", model_id=model.id)
     sdk.call(
         "post_gateway_endpoints, BASETEN",
-        lambda made: made.targets[0].model_id == model.id,
+        lambda new: new.targets[0].model_id == model.id,
         request=api.CreateEndpointRequest(slug=f"acme/platform-{sdk.kind}", targets=[ours]),
     )
     sdk.call("get_gateway_endpoints", lambda answer: endpoint.id in [one.id for one in answer.items])
@@ -99,7 +99,7 @@ def run_groups(sdk: Recorder, place: Place) -> None:
     )
     group = sdk.call(
         "post_gateway_groups",
-        lambda made: made.metadata.external_entity_id == entity and made.models[0].usage_limits[0].threshold == 5,
+        lambda new: new.metadata.external_entity_id == entity and new.models[0].usage_limits[0].threshold == 5,
         request=request,
     )
     sdk.call("get_gateway_groups", lambda answer: group.id in [one.id for one in answer.items])
@@ -116,7 +116,7 @@ def run_groups(sdk: Recorder, place: Place) -> None:
     )
     key = sdk.call(
         "post_gateway_groups_api_keys",
-        lambda made: made.api_key.startswith(made.prefix),
+        lambda new: new.api_key.startswith(new.prefix),
         group_id=group.id,
         request=api.CreateApiKeyForGroupRequest(),
     )

@@ -28,7 +28,7 @@ def run(sdk: Recorder, place: Place) -> None:
 
 def run_models(sdk: Recorder, model: Model) -> None:
     archive = {"kind": "model_archive", "name": "x", "deployment": {}}
-    sdk.call("post_models", lambda made: made.id, request=api.CreateModelRequest(source=archive))
+    sdk.call("post_models", lambda new: new.id, request=api.CreateModelRequest(source=archive))
     sdk.call("get_models", lambda answer: model.id in [one.id for one in answer.models])
     sdk.call(
         "get_models, by name",
@@ -53,7 +53,7 @@ def run_deployments(sdk: Recorder, model: Model) -> None:
     archive = {"kind": "model_archive", "deployment": {}}
     sdk.call(
         "post_models_deployments",
-        lambda made: made.id,
+        lambda new: new.id,
         model_id=model.id,
         request=api.CreateModelDeploymentRequest(source=archive),
     )
@@ -87,7 +87,7 @@ def run_deployments(sdk: Recorder, model: Model) -> None:
 def run_environments(sdk: Recorder, model: Model) -> None:
     sdk.call(
         "post_models_environments",
-        lambda made: made.name == model.environment("staging")["name"] == "staging" and not made.current_deployment,
+        lambda new: new.name == model.environment("staging")["name"] == "staging" and not new.current_deployment,
         model_id=model.id,
         request=api.CreateEnvironmentRequest(name="staging"),
     )
@@ -97,7 +97,7 @@ def run_environments(sdk: Recorder, model: Model) -> None:
         promotion_settings=api.UpdateModelPromotionSettings(),
         request_backpressure_settings=api.UpdateRequestBackpressureSettings(policy=None),
     )
-    sdk.call("post_models_environments, nulls", lambda made: made.name == "qa", model_id=model.id, request=nulls)
+    sdk.call("post_models_environments, nulls", lambda new: new.name == "qa", model_id=model.id, request=nulls)
     sdk.call(
         "get_models_environments",
         lambda answer: {"staging", "qa"} <= {one.name for one in answer.environments},

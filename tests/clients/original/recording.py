@@ -17,13 +17,13 @@ from tests.clients.original.place import TOO_MANY, WINDOW_S
 Kind = Literal["sync", "async"]
 Check = Callable[[Any], Any]
 NO_ROUTE = ("no such path", "this path takes only", "There is nothing at this path")
-"""What an answer of either plane begins with where it serves nothing."""
+"""The first words of an answer of either plane that serves nothing there."""
 MAX_TEXT = 300
 
 
 @dataclass
 class Record:
-    """What became of a method's calls. `case`: how this call differs from the plain one."""
+    """The outcome of a method's call. `case`: how this call differs from the plain one."""
 
     api: str
     method: str

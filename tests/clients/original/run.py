@@ -49,7 +49,7 @@ def running(directory: Path) -> Iterator[tuple[Product, str, str]]:
 
 
 def outcomes(directory: Path, kinds: tuple[str, ...] = KINDS) -> list[dict[str, Any]]:
-    """What became of each method, by these kinds of client."""
+    """The outcome of each method, by these kinds of client."""
     with running(directory) as (product, api_key, replica):
         place = (product.control, product.proxy, api_key, replica)
         script = subprocess.run(

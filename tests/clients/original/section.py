@@ -9,7 +9,7 @@ from tests.clients.original.families import FAMILIES, family_of
 
 KINDS = ("sync", "async")
 Row = dict[str, dict[str, str | int | None]]
-"""What became of a method, by the kind of client."""
+"""The outcome of a method, by the kind of client."""
 HEAD = """## The original's clients
 
 The original's stock SDK (baseten {version}), with its base URL set to control, and for inference to

@@ -24,13 +24,13 @@ def run(sdk: Recorder, place: Place) -> None:
         training_project_id=project,
     )
     path = f"/v1/training_projects/{project}"
-    made = sdk.call(
+    answer = sdk.call(
         "post_training_projects_jobs",
         lambda answer: place.control.status(f"{path}/jobs/{answer.training_job.id}") == 200,
         training_project_id=project,
         request=api.CreateTrainingJobRequest(training_job=job_request()),
     )
-    job = made.training_job.id
+    job = answer.training_job.id
     where = {"training_project_id": project, "training_job_id": job}
     run_readings(sdk, where)
     again = run_life(sdk, place, where)
