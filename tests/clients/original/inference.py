@@ -13,8 +13,8 @@ ENVIRONMENT = "canary"
 """The environment whose host the regional methods call: the base URL of their client names it."""
 USES = ("", "_deployment", "_development", "_production", "_regional")
 ENDED = frozenset(("SUCCEEDED", "FAILED", "EXPIRED", "CANCELED", "WEBHOOK_FAILED"))
-HELD = "slow"
-"""A word of an input that makes the model server take its time."""
+ENDLESS = "hang"
+"""A word of an input that the model server never answers."""
 
 
 @dataclass
@@ -106,20 +106,28 @@ def _queue(client: Recorder, scene: Scene, use: str) -> None:
 
 def _look_and_cancel(sdk: Recorder, scene: Scene) -> None:
     """One request runs and keeps the deployment busy; the one behind it is looked at and canceled."""
-    first = sdk.ask("async_predict_production", request=api.AsyncPredictRequest(model_input={"text": HELD}))
-    second = sdk.ask("async_predict_production", request=api.AsyncPredictRequest(model_input={"text": HELD}))
+    request = api.AsyncPredictRequest(model_input={"text": ENDLESS})
+    first = sdk.ask("async_predict_production", request=request)
+    path = f"{scene.path}/async_request/{first.request_id}"
+    until(partial(_runs, scene, path), "the request runs")
+    second = sdk.ask("async_predict_production", request=request)
     sdk.call(
         "get_async_request_status",
-        lambda state: (
-            (state.request_id, state.model_id) == (second.request_id, scene.model.id)
-            and state.webhook_status == "NO_WEBHOOK_PROVIDED"
-        ),
+        lambda state: (state.request_id, state.model_id, state.status) == (second.request_id, scene.model.id, "QUEUED"),
         request_id=second.request_id,
     )
     sdk.call("cancel_async_request", lambda answer: answer.canceled, request_id=second.request_id)
     sdk.call(
-        "get_async_request_status, canceled",
+        "cancel_async_request, of one that runs",
+        lambda answer: not answer.canceled and answer.message,
+        request_id=first.request_id,
+    )
+    sdk.call(
+        "get_async_request_status, of a canceled one",
         lambda state: state.status == "CANCELED",
         request_id=second.request_id,
     )
-    scene.until_ended(first.request_id)
+
+
+def _runs(scene: Scene, path: str) -> bool:
+    return bool(scene.place.proxy("GET", path)["status"] == "IN_PROGRESS")
