@@ -15,6 +15,7 @@ PYTHON_LOCKS = ROOT / "tests/clients/python"
 TYPESCRIPT = ROOT / "tests/clients/typescript"
 AGENTS = ROOT / "tests/clients/agents"
 LLAMA_CPP_RESULTS = BUILT / "llama_cpp.json"
+ORIGINAL_RESULTS = BUILT / "original.json"
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that does not exist: a client that leaves loopback fails."""
 ENVIRONMENT = {

@@ -9,6 +9,7 @@ from tests.clients.catalogue import AGENTS, CLIENTS, PROVIDERS, PYTHON_LOCKS, RO
 from tests.clients.compare import Cell
 from tests.clients.llama_cpp.section import section
 from tests.clients.model_servers import servers_section
+from tests.clients.original.section import original_section
 
 PAGE = ROOT / "docs/compatibility.md"
 NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
@@ -55,6 +56,7 @@ def page(results: Results) -> str:
         if client.name in results:
             parts += _client(client, results[client.name])
     parts += section()
+    parts += original_section()
     return "\n".join(parts) + "\n"
 
 

@@ -1,0 +1,57 @@
+"""Methods of the original's SDK that are refused on purpose, and those that do not work yet."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+NO_PROMOTION = "no promotion is in progress"
+REFUSED = {
+    "post_gateway_endpoints, BASETEN": "targets.0.provider",
+    "get_gateway_events, no window": "required unless cursor is given",
+    "post_models": "source",
+    "post_models_deployments": "source",
+    "patch_models_environments, min_replica": "autoscaling_settings.min_replica",
+    "patch_models_deployments_autoscaling_settings, min_replica": "min_replica",
+    "post_models_environments_pause_promotion": NO_PROMOTION,
+    "post_models_environments_resume_promotion": NO_PROMOTION,
+    "post_models_environments_cancel_promotion": NO_PROMOTION,
+    "post_models_environments_force_cancel_promotion": NO_PROMOTION,
+    "post_models_environments_force_roll_forward_promotion": NO_PROMOTION,
+}
+"""The methods (with their case) that answer a 4xx, and what its text must name."""
+OPEN = {
+    "post_gateway_groups_api_keys_register": "There is no way to bring a key of one's own.",
+    "get_models_deployments_config": "Tollgate has no configuration of a build to show.",
+    "delete_models_deployments_replicas": "The list of replicas is replaced as a whole; there is no path per replica.",
+    "get_training_projects_jobs": "Jobs of a project are listed by the search alone.",
+    "get_training_projects_jobs_training_job_id": "The answer lacks `training_project`, which the SDK requires.",
+    "get_training_projects_jobs_checkpoint_files": "Files are listed per checkpoint, with other members.",
+    "get_training_projects_jobs_logs": "Logs of jobs are read by POST alone.",
+    "get_training_projects_jobs_metrics": "The answer has the job's own metrics, none of its machines.",
+    "post_training_projects_jobs_metrics": "Metrics of machines are not collected.",
+    "patch_training_projects_jobs": "A job's priority cannot be changed.",
+    "patch_training_projects_jobs_interactive_sessions": "A session's trigger and timeout cannot be changed.",
+}
+"""The methods that fail, and why."""
+HOLDING = ("works", "refused", "not ours")
+
+
+def label(record: Mapping[str, Any]) -> str:
+    """The method, and its case where it has one."""
+    return ", ".join(filter(None, (record["method"], record["case"])))
+
+
+def surprises(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List what is not as above, a line each."""
+    lines = []
+    for record in records:
+        name = label(record)
+        outcome = record["outcome"]
+        if outcome not in HOLDING and name not in OPEN:
+            lines.append(f"{record['client']} {name}: {outcome} {record['status']} {record['text']}")
+        elif outcome in HOLDING and name in OPEN:
+            lines.append(f"{record['client']} {name}: {outcome}; remove it from OPEN")
+        elif outcome == "refused" and REFUSED.get(name, "\0") not in record["text"]:
+            lines.append(f"{record['client']} {name}: refused {record['text']!r}; REFUSED does not say so")
+        elif outcome == "works" and name in REFUSED:
+            lines.append(f"{record['client']} {name}: works; remove it from REFUSED")
+    return lines

@@ -1,0 +1,60 @@
+"""Methods of the original's SDK for what its product has besides: Tollgate has no such paths, and shall not."""
+
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "chains": ("chains",),
+    "loops": ("loops", "teams_loops"),
+    "grid": ("grid",),
+    "sandboxes and images": ("sandbox", "image", "images", "preview"),
+    "volumes": ("volumes",),
+    "library": ("library", "explore_metadata"),
+    "workspaces, teams' contents, users and regions": (
+        "environment_groups",
+        "organizations",
+        "regions",
+        "teams_api_keys",
+        "teams_environment_groups",
+        "teams_llm_models",
+        "teams_models",
+        "teams_regions",
+        "teams_secrets",
+        "teams_training_projects",
+        "users",
+        "token",
+    ),
+    "billing, prices and audit logs": ("billing", "instance_type_prices", "audit_logs", "models_audit_logs"),
+    "model APIs": ("model_apis",),
+    "builds of models": (
+        "blobs_credentials",
+        "llm_models",
+        "models_deployments_download",
+        "models_deployments_patches",
+        "models_deployments_ssh_sign",
+        "prepare_model_upload",
+    ),
+    "figures of deployments": (
+        "models_deployments_metrics",
+        "models_deployments_startups",
+        "models_environments_metrics",
+        "models_environments_startups",
+    ),
+    "capacity and machines of training": (
+        "training_capacity",
+        "training_jobs_queue_context",
+        "training_projects_cache_summary",
+        "training_projects_jobs_download",
+        "training_projects_jobs_ssh_sign",
+    ),
+    "calls of chains": ("run_remote", "async_run_remote"),
+}
+"""Prefixes of methods by family, without the method's verb."""
+VERBS = ("get", "post", "patch", "delete", "create", "update", "list", "push", "cleanup")
+
+
+def family_of(method: str) -> str | None:
+    """Return the family of a method that is not ours; None for one that must be exercised."""
+    verb, _, rest = method.partition("_")
+    subject = rest if verb in VERBS else method
+    for family, prefixes in FAMILIES.items():
+        if subject.startswith(prefixes):
+            return family
+    return None

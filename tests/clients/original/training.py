@@ -1,0 +1,128 @@
+"""Training projects and jobs, by the original's SDK."""
+
+from typing import Any
+
+import baseten.client.managementapi as api
+
+from tests.clients.original.place import Place, until
+from tests.clients.original.recording import Recorder
+
+ENDED = ("TRAINING_JOB_STOPPED", "TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED", "TRAINING_JOB_DEPLOY_FAILED")
+
+
+def run(sdk: Recorder, place: Place) -> None:
+    """A project, and a job in it that is started, read, stopped, created again and deleted."""
+    name = f"project-{sdk.kind}"
+    request = api.UpsertTrainingProjectRequest(training_project=api.UpsertTrainingProject(name=name))
+    project = sdk.call(
+        "post_training_projects", lambda answer: answer.training_project.name == name, request=request
+    ).training_project.id
+    sdk.call("get_training_projects", lambda answer: project in [one.id for one in answer.training_projects])
+    sdk.call(
+        "get_training_projects_training_project_id",
+        lambda answer: answer.training_project.name == name,
+        training_project_id=project,
+    )
+    path = f"/v1/training_projects/{project}"
+    answer = sdk.call(
+        "post_training_projects_jobs",
+        lambda answer: place.control.status(f"{path}/jobs/{answer.training_job.id}") == 200,
+        training_project_id=project,
+        request=api.CreateTrainingJobRequest(training_job=job_request()),
+    )
+    job = answer.training_job.id
+    where = {"training_project_id": project, "training_job_id": job}
+    run_readings(sdk, where)
+    again = run_life(sdk, place, where)
+    run_deletions(sdk, place, where, again)
+
+
+def job_request() -> Any:
+    """A job that prints a line and waits to be stopped. The SDK requires an image."""
+    return api.CreateTrainingJob(
+        name="job",
+        image=api.CreateTrainingJobImage(base_image="python:3.11"),
+        compute=api.CreateTrainingJobCompute(node_count=1, cpu_count=1, memory="256Mi"),
+        runtime=api.CreateTrainingJobRuntime(start_commands=["echo begun", "sleep 600"], environment_variables={}),
+    )
+
+
+def run_readings(sdk: Recorder, where: dict[str, str]) -> None:
+    job = where["training_job_id"]
+    project = {"training_project_id": where["training_project_id"]}
+    search = api.SearchTrainingJobsRequest(project_id=where["training_project_id"])
+    sdk.call(
+        "post_training_jobs_search", lambda answer: [one.id for one in answer.training_jobs] == [job], request=search
+    )
+    sdk.call("get_training_projects_jobs", lambda answer: [one.id for one in answer.training_jobs] == [job], **project)
+    sdk.call("get_training_projects_jobs_training_job_id", lambda answer: answer.training_job.id == job, **where)
+    sdk.call("get_training_projects_jobs_auth_codes", lambda answer: answer.auth_codes == [], **where)
+    sdk.call("get_training_projects_jobs_checkpoints", lambda answer: answer.checkpoints == [], **where)
+    sdk.call("get_training_projects_jobs_checkpoint_files", lambda answer: answer.total_count == 0, **where)
+    sdk.call("get_training_projects_jobs_metrics", lambda answer: answer.training_job.id == job, **where)
+    sdk.call(
+        "post_training_projects_jobs_metrics",
+        lambda answer: answer.training_job.id == job,
+        **where,
+        request=api.GetTrainingJobMetricsRequest(),
+    )
+    sdk.call(
+        "patch_training_projects_jobs",
+        lambda answer: answer.training_job.priority == 1,
+        **where,
+        request=api.UpdateTrainingJobRequest(priority=1),
+    )
+    sdk.call(
+        "patch_training_projects_jobs_interactive_sessions",
+        lambda answer: answer is not None,
+        **where,
+        session_id="none",
+        request=api.PatchInteractiveSessionRequest(timeout_minutes=10),
+    )
+
+
+def run_life(sdk: Recorder, place: Place, where: dict[str, str]) -> dict[str, str]:
+    """Read the log once there is one, stop the job, and create it again. Return where the second one is."""
+    jobs = f"/v1/training_projects/{where['training_project_id']}/jobs"
+    path = f"{jobs}/{where['training_job_id']}"
+    until(lambda: place.control("POST", f"{path}/logs", {})["logs"], "the job's log")
+    sdk.call(
+        "post_training_projects_jobs_logs",
+        lambda answer: "begun" in [line.message for line in answer.logs],
+        **where,
+        request=api.GetTrainingJobLogsRequest(),
+    )
+    sdk.call(
+        "get_training_projects_jobs_logs",
+        lambda answer: "begun" in [line.message for line in answer.logs],
+        **where,
+    )
+    job = where["training_job_id"]
+    sdk.call(
+        "post_training_projects_jobs_stop",
+        lambda answer: answer.training_job.id == job,
+        **where,
+        request=api.StopTrainingJobRequest(),
+    )
+    until(lambda: place.control("GET", path)["training_job"]["current_status"] in ENDED, "the job has ended")
+    again = sdk.call("post_training_projects_jobs_recreate", lambda answer: answer.training_job.id != job, **where)
+    second = where | {"training_job_id": again.training_job.id}
+    place.control("POST", f"{jobs}/{again.training_job.id}/stop", {})
+    end = f"{jobs}/{again.training_job.id}"
+    until(lambda: place.control("GET", end)["training_job"]["current_status"] in ENDED, "the second job has ended")
+    return second
+
+
+def run_deletions(sdk: Recorder, place: Place, where: dict[str, str], second: dict[str, str]) -> None:
+    project = f"/v1/training_projects/{where['training_project_id']}"
+    sdk.call(
+        "delete_training_projects_jobs",
+        lambda one: one.deleted and place.control.status(f"{project}/jobs/{where['training_job_id']}") == 404,
+        **where,
+    )
+    place.control("DELETE", f"{project}/jobs/{second['training_job_id']}")
+    sdk.call(
+        "delete_training_projects",
+        lambda one: one.deleted and place.control.status(project) == 404,
+        training_project_id=where["training_project_id"],
+    )
