@@ -42,6 +42,15 @@ CHANGE_NOTHING = {
     ("POST", f"{_DEPLOYMENT}/{{deployment_id}}/logs"),
     ("POST", f"{_DEPLOYMENT}/{{deployment_id}}/logs/append"),  # what a replica printed, no policy
     ("PATCH", f"{M}/{{model_id}}/environments/{{environment_name}}"),
+    *(
+        ("PATCH", f"{_DEPLOYMENT}/{where}/autoscaling_settings")
+        for where in ("development", "production", "{deployment_id}")
+    ),
+    ("PATCH", f"{_DEPLOYMENT}/{{deployment_id}}/request_backpressure_settings"),
+    *(
+        ("POST", f"{M}/{{model_id}}/environments/{{environment_name}}/{verb}_promotion")
+        for verb in ("pause", "resume", "cancel", "force_cancel", "force_roll_forward")
+    ),
     ("POST", f"{_JOB}/logs"),
     ("POST", "/v1/training_jobs/search"),
 }
