@@ -181,7 +181,7 @@ class GroupHasCreditError(ConflictError):
 
 
 class NoPromotionError(ConflictError):
-    """no promotion is in progress: each points its environment to a deployment at once; to go back, promote that one"""
+    """no promotion is in progress: promoting takes effect at once; to go back, promote the deployment before"""
 
 
 class EnvironmentTakenError(ConflictError):
