@@ -242,9 +242,9 @@ class OperatorClient:
     async def key(self, group_id: str) -> str:
         return str((await self.call("POST", f"/v1/gateway/groups/{group_id}/api_keys", {}))["api_key"])
 
-    async def events(self, entity: str, start_time: str, limit: int = 2) -> list[Any]:
+    async def events(self, entity: str, start_time: str, limit: int = 2, **more: str) -> list[Any]:
         """All events of one group, over all pages."""
-        query = {"start_time": start_time, "external_entity_ids": entity, "limit": limit}
+        query = {"start_time": start_time, "external_entity_ids": entity, "limit": limit, **more}
         page = await self.call("GET", "/v1/gateway/events", **query)
         items = list(page["items"])
         while page["pagination"]["has_more"]:

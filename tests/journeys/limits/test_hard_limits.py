@@ -230,11 +230,11 @@ def machine_stopped(machine: Product) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def waiting_machines(product: Product) -> list[Any]:
-    """The machines for which trees wait, as `tollgate spend machines` lists them."""
-    listed = product.command("spend", "machines")
+def waiting_machines(scene: HardScene) -> list[Any]:
+    """The machines for which the scene's tree waits, as `tollgate spend machines` lists them. Others may wait, too."""
+    listed = scene.stage.product.command("spend", "machines")
     machines = listed if isinstance(listed, list) else [listed]
-    return [machine for machine in machines if machine["waiting_trees"]]
+    return [machine for machine in machines if scene.group_id in machine["waiting_trees"]]
 
 
 async def test_calls_wait_for_a_machine_that_is_away_until_it_is_back(
@@ -249,7 +249,7 @@ async def test_calls_wait_for_a_machine_that_is_away_until_it_is_back(
 
             async def is_named() -> bool:
                 assert (await scene.call(Order(output=1), cap=16))[0] in (429, 503)
-                return len(await asyncio.to_thread(waiting_machines, stage.product)) == 1
+                return len(await asyncio.to_thread(waiting_machines, scene)) == 1
 
             await stage.until(is_named, "the machine is named")
             status, answer, _ = await scene.call(Order(output=1), cap=16)
@@ -268,11 +268,11 @@ async def test_released_machine_is_waited_for_no_more(killable_stage: Stage, sec
     await flush(stage.product)
 
     async def is_named() -> bool:
-        return len(await asyncio.to_thread(waiting_machines, stage.product)) == 1
+        return len(await asyncio.to_thread(waiting_machines, scene)) == 1
 
     await stage.until(is_named, "the machine is named")
     assert (await scene.call(Order(output=1), cap=16))[0] == 503
-    (machine,) = waiting_machines(stage.product)
+    (machine,) = waiting_machines(scene)
     name = ("--machine", machine["machine"])
     data = ("--data", str(stage.product.data))
     refusal = stage.product.run("spend", "release", *name, *data)

@@ -30,6 +30,8 @@ OPEN = Order(input=10, output=50, ending="waits")
 MOST = Decimal("0.04002")
 """The most that a call of CALL costs, by the new month's prices, which are twice the old one's."""
 CALLERS = 4
+HOLD = 2 * OPEN.output * Decimal("0.00101") + (CALLERS - 1) * MOST / 2
+"""The most that the open call and the other callers hold of the old month: they reserve by the new one's prices."""
 
 
 @pytest.fixture
@@ -86,11 +88,8 @@ class Callers:
 
 async def days_of_events(stage: Stage, enforcement: str) -> dict[str, list[Any]]:
     """The events of the group by day."""
-    query = {"start_time": stage.began, "external_entity_ids": enforcement, "include": "details"}
-    page = await stage.operator.call("GET", "/v1/gateway/events", **query)
-    assert not page["pagination"]["has_more"]
     days: dict[str, list[Any]] = {}
-    for event in page["items"]:
+    for event in await stage.operator.events(enforcement, stage.began, 1000, include="details"):
         days.setdefault(event["timestamp"][:10], []).append(event)
     return days
 
@@ -110,6 +109,20 @@ async def spend_of(stage: Stage, group_id: str) -> list[Any]:
     status, answer = await stage.operator.ask("GET", f"/v1/gateway/groups/{group_id}/spend")
     items = answer["items"] if status == 200 else []
     return [(Decimal(item["spent"]), Decimal(item["reserved"])) for item in items]
+
+
+async def use_up(scene: HardScene) -> None:
+    """Call until there is no room although nothing is reserved: calls of the old month had a place in the new one."""
+
+    async def is_free() -> bool:
+        amounts = await spend_of(scene.stage, scene.group_id)
+        return bool(amounts) and not any(reserved for _, reserved in amounts)
+
+    status = 200
+    while status == 200:
+        await scene.stage.until(is_free, "nothing is reserved")
+        status, answer, _ = await scene.call(CALL, cap=CALL.output)
+    assert status == 429, answer
 
 
 @pytest.mark.skipif(COMPILER is None, reason=MISSING)
@@ -133,6 +146,7 @@ async def test_month_ends_while_calls_run(tmp_path: Path, upstream: ScriptedUpst
         upstream.gate.open()
         assert [status for status, _, _ in await open_calls] == [200, 200]
         await callers
+        await use_up(scenes["HARD"])
         for enforcement, scene in scenes.items():
             await check_books(scene, first, enforcement)
 
@@ -152,6 +166,6 @@ async def check_books(scene: HardScene, first: str, enforcement: str) -> None:
     for day, factor in ((last, 1), (first, 2)):
         total = cost(days[day])
         assert total == cost_by_tokens(days[day], factor)
-        assert total > AMOUNT - MOST - (2 * OPEN.output * Decimal("0.00101") if day == last else 0)
+        assert total > AMOUNT - MOST - (HOLD if day == last else 0)
         if enforcement == "HARD":
             assert total <= AMOUNT
