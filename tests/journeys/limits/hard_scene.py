@@ -98,9 +98,10 @@ class HardScene:
         return Decimal(item["spent"]), Decimal(item["reserved"])
 
     async def billed(self, name: str = "hard") -> Decimal:
-        query = {"start_time": self.stage.began, "external_entity_ids": f"{self.stage.name}-{name}"}
-        page = await self.stage.operator.call("GET", "/v1/gateway/events", include="details", **query)
-        return sum((Decimal(event["cost"]["amount"]) for event in page["items"]), Decimal(0))
+        events = await self.stage.operator.events(
+            f"{self.stage.name}-{name}", self.stage.began, 1000, include="details"
+        )
+        return sum((Decimal(event["cost"]["amount"]) for event in events), Decimal(0))
 
     async def settled(self) -> Decimal:
         """The amount that is billed, once it is what is spent, and nothing is reserved."""

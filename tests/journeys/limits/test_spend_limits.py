@@ -67,10 +67,8 @@ async def billed(stage: Stage, *names: str) -> Decimal:
     """The cost of all events of these groups."""
     total = Decimal(0)
     for name in names:
-        query = {"start_time": stage.began, "external_entity_ids": f"{stage.name}-{name}", "include": "details"}
-        page = await stage.operator.call("GET", "/v1/gateway/events", **query)
-        assert not page["pagination"]["has_more"]
-        total += sum(Decimal(event["cost"]["amount"]) for event in page["items"])
+        events = await stage.operator.events(f"{stage.name}-{name}", stage.began, 1000, include="details")
+        total += sum(Decimal(event["cost"]["amount"]) for event in events)
     return total
 
 
