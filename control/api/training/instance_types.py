@@ -1,6 +1,6 @@
 """`/v1/training_instance_types`: what nodes can get (docs/reference/training.md#instance-types).
 
-`/v1/instance_types`: what models could get, which is nothing (docs/reference/management-api.md#models).
+`/v1/instance_types`: what models could get: nothing (docs/reference/management-api.md#settings-of-other-products).
 """
 
 from control.api.protocol.operations import ApiRequest, Operation

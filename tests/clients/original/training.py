@@ -33,6 +33,7 @@ def run(sdk: Recorder, place: Place) -> None:
     job = answer.training_job.id
     where = {"training_project_id": project, "training_job_id": job}
     run_readings(sdk, where)
+    run_surroundings(sdk, where)
     again = run_life(sdk, place, where)
     run_deletions(sdk, place, where, again)
 
@@ -79,6 +80,26 @@ def run_readings(sdk: Recorder, where: dict[str, str]) -> None:
         session_id="none",
         request=api.PatchInteractiveSessionRequest(timeout_minutes=10),
     )
+
+
+def run_surroundings(sdk: Recorder, where: dict[str, str]) -> None:
+    """The queue, the caches and the files of a job, and the key's owner."""
+    job = where["training_job_id"]
+    sdk.call("get_users_me", lambda user: user is not None)
+    sdk.call("get_blobs_credentials_train", lambda credentials: credentials is not None)
+    sdk.call("get_training_capacity", lambda capacity: capacity is not None)
+    sdk.call(
+        "patch_training_capacity",
+        lambda capacity: capacity is not None,
+        request=api.PatchTeamTrainingGpuCapacityRequest.model_construct(),
+    )
+    sdk.call("get_training_jobs_queue_context", lambda context: context is not None, training_job_id=job)
+    sdk.call(
+        "get_training_projects_cache_summary",
+        lambda summary: summary is not None,
+        training_project_id=where["training_project_id"],
+    )
+    sdk.call("get_training_projects_jobs_download", lambda download: download is not None, **where)
 
 
 def run_life(sdk: Recorder, place: Place, where: dict[str, str]) -> dict[str, str]:
