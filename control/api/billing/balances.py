@@ -141,11 +141,16 @@ async def _get(request: ApiRequest) -> BalanceV1:
     parts = request.dependencies
     group_id = request.path["group_id"]
     figures = await balances.read_balance(parts.store, parts.balances, request.workspace_id, group_id)
-    amounts: dict[str, Any] = {name: amount_text(amount) for name, amount in zip(_AMOUNTS, figures[1:], strict=True)}
-    return BalanceV1(currency=figures.currency, **amounts)
+    return BalanceV1(**shown_balance(figures))
 
 
 _AMOUNTS = balances.BalanceFigures._fields[1:]
+
+
+def shown_balance(figures: balances.BalanceFigures) -> dict[str, Any]:
+    """The members of a `BalanceV1`."""
+    amounts = {name: amount_text(amount) for name, amount in zip(_AMOUNTS, figures[1:], strict=True)}
+    return {"currency": figures.currency, **amounts}
 
 
 async def _list(request: ApiRequest) -> Encoded:

@@ -6,11 +6,13 @@ See docs/reference/console.md#usage-page.
 """
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from control.api.billing.usage_totals import shown_sums
+from control.api.billing.balances import shown_balance
+from control.api.billing.usage_totals import shown_sums, shown_totals
 from control.api.console.console_sessions import session_of
 from control.api.console.pages import embedded_notice, embedded_page
 from control.api.protocol.dependencies import DEPENDENCIES
@@ -19,13 +21,18 @@ from control.api.usage import shown_limit
 from control.errors import DatabaseUnavailableError, UsageLinkOverError
 from control.records.console import NamedGroup
 from control.records.times import time_text
-from control.records.usage_sums import Usage
+from control.resources.billing.report_groups import Totals
 from control.resources.changes.shown import shown_key
 from control.resources.console.usage_links import UsageLink, group_of_link
-from control.resources.console.usage_page import BelowUsage, UsagePage, read_usage_page
+from control.resources.console.usage_money import MoneySources, PageMoney, read_page_money
+from control.resources.console.usage_page import BelowTotals, UsagePage, read_usage_page
 from control.resources.console.visitors import read_visitor
 from control.resources.group_usage import LimitUse
+from control.resources.spend.group_spend import BoundSpend
 from policy.credentials import KeyKind
+from policy.prices import amount_text
+from policy.spend.effective import SpendBound
+from policy.spend.limits import spend_limit_to_wire
 from runtime.http.server import keep
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
@@ -78,19 +85,43 @@ async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> w
         reports = dependencies.usage_reports
         counters = dependencies.counters
         page = await read_usage_page(dependencies.store, reports, counters, workspace_id, group)
-    return web.json_response(_shown(group, page), headers=_HEADERS)
+        money = None
+        if dependencies.settings.portal_shows_cost:
+            sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
+            money = await read_page_money(sources, workspace_id, group)
+    return web.json_response(_shown(group, page, money), headers=_HEADERS)
 
 
-def _shown(group: NamedGroup, page: UsagePage) -> dict[str, Any]:
+def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[str, Any]:
+    sums = partial(_sums, has_cost=money is not None)
     return {
         "group": asdict(group),
         "as_of": time_text(page.as_of_ms),
         "limits": [_limit(group, use) for use in page.limits],
-        "totals": {"day": _sums(page.day), "month": _sums(page.month)},
-        "days": [{"date": date, **_sums(usage)} for date, usage in page.days],
-        "slugs": [{"slug": slug, **_sums(usage)} for slug, usage in page.slugs],
+        "totals": {"day": sums(page.day), "month": sums(page.month)},
+        "days": [{"date": date, **sums(totals)} for date, totals in page.days],
+        "slugs": [{"slug": slug, **sums(totals)} for slug, totals in page.slugs],
         "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
+        **({} if money is None else _money(group, money)),
     }
+
+
+def _money(group: NamedGroup, money: PageMoney) -> dict[str, Any]:
+    return {
+        "spend_limits": [_spend_limit(group, bound, spend) for bound, spend in money.limits],
+        "balance": None if money.balance is None else shown_balance(money.balance),
+    }
+
+
+def _spend_limit(group: NamedGroup, bound: SpendBound, spend: BoundSpend | None) -> dict[str, Any]:
+    """The limit without other groups: the spend of a shared one tells theirs."""
+    own = bound.counting_group == group.id
+    figures: dict[str, str | None] = dict.fromkeys(("spent", "reserved", "remaining", "reset_at"))
+    if own and spend is not None:
+        amounts = {"spent": spend.use.spent, "reserved": spend.use.reserved, "remaining": spend.remaining}
+        figures |= {name: amount_text(amount) for name, amount in amounts.items()}
+        figures["reset_at"] = time_text(spend.resets_at_ms)
+    return {**spend_limit_to_wire(bound.limit), "own": own, **figures}
 
 
 def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
@@ -101,14 +132,14 @@ def _limit(group: NamedGroup, use: LimitUse) -> dict[str, Any]:
     return members | {"own": own} | ({} if own else {"current_usage": None, "resets_in_s": None})
 
 
-def _sums(usage: BelowUsage) -> dict[str, Any]:
-    return {**_figures(usage.own), "with_groups_below": _figures(usage.whole)}
+def _sums(totals: BelowTotals, has_cost: bool) -> dict[str, Any]:
+    return {**_figures(totals.own, has_cost), "with_groups_below": _figures(totals.whole, has_cost)}
 
 
-def _figures(usage: Usage) -> dict[str, int]:
-    members = shown_sums(usage)
+def _figures(totals: Totals, has_cost: bool) -> dict[str, Any]:
+    members = shown_totals(totals) if has_cost else shown_sums(totals.usage)
     input = members.pop("input_tokens")
-    return {**members, "uncached_input_tokens": input - usage.cached_input}
+    return {**members, "uncached_input_tokens": input - totals.usage.cached_input}
 
 
 ROUTES = [

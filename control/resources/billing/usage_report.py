@@ -98,6 +98,11 @@ class UsageReports:
         first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
         return replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
 
+    async def priced_slugs(self, window: EventWindow) -> PricedSlugs:
+        """The workspace's slugs at the prices that are valid before the window ends."""
+        prices, _ = await self._prices(window)
+        return PricedSlugs(prices)
+
     async def _kept(self, workspace_id: str) -> KeptUsage:
         async with self.store.read() as conn:
             now_ms = await database_ms(conn)

@@ -1,7 +1,7 @@
 // A customer's usage: one group's own figures, limits and keys. Reached by the group's key, or embedded by a signed link.
 
 import { Problem, read } from "../api.mjs";
-import { chart } from "../chart.mjs";
+import { chart, usageBar } from "../chart.mjs";
 import { h } from "../dom.mjs";
 import { ago, brief, count, time } from "../format.mjs";
 import { drawPlainFrame } from "../layout.mjs";
@@ -11,6 +11,7 @@ import { nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
 
 const REFRESH_S = 10;
+const BALANCE_HEADS = { credited: "Credited", spent: "Spent", reserved: "Calls in flight", available: "Available" };
 const GONE = new Set([401, 403, 404, 410]);
 const dayName = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const monthName = new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "UTC" });
@@ -39,7 +40,7 @@ function show(main, path, first) {
     const name = data.group.name ?? data.group.external_entity_id;
     heading.textContent = `Usage of ${name}`;
     document.title = `Usage of ${name}`;
-    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data), limits(data.limits), days(data.days), slugs(data.slugs), keys(data.keys)];
+    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(data.days), slugs(data.slugs), keys(data.keys)];
   });
 }
 
@@ -78,14 +79,43 @@ function figures({ days, totals: { day, month } }) {
       figure(`Tokens today${whose}`, tokensOf(ofDay)),
       figure(`Calls ${ofMonth}${whose}`, inMonth.calls),
       figure(`Tokens ${ofMonth}${whose}`, tokensOf(inMonth)),
+      hasCost(ofDay) && [costFigure(`Cost today${whose}`, ofDay), costFigure(`Cost ${ofMonth}${whose}`, inMonth)],
     ),
   );
 }
 
+// Figures have it where the operator lets customers see money (TOLLGATE_PORTAL_COST).
+const hasCost = (sums) => "cost" in sums;
+const costText = ({ cost, unpriced_calls: unpriced }) => {
+  const amounts = Object.entries(cost ?? {}).map(([currency, amount]) => `${amount} ${currency}`);
+  return [...amounts, ...(unpriced ? [`${count(unpriced)} calls without a price`] : [])].join(", ") || "–";
+};
+const costFigure = (name, sums) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, costText(sums)));
 const figure = (name, value) => h("div.figure", {}, h("dt", {}, name), h("dd", { title: count(value) }, brief(value)));
 
 function limits(items) {
   return [h("h2", {}, "Limits"), items.length ? limitBars("Limits", items, { source: sourceOf(items) }) : nothing("No limit binds your calls.")];
+}
+
+/** Bars of the spend limits that bind the group; nothing where there are none, or money is not shown. */
+function spendLimits(items = []) {
+  if (items.length === 0) return null;
+  const name = ({ unit }) => `spend a ${unit.toLowerCase()}`;
+  const columns = [
+    { head: "Limit", cell: name },
+    { head: "Spent", cell: (item) => (item.spent === null ? `of ${item.amount} ${item.currency}` : usageBar(name(item), Number(item.spent), Number(item.amount), `${item.spent} of ${item.amount} ${item.currency}`)) },
+    { head: "Calls in flight", number: true, cell: ({ reserved }) => reserved ?? "–" },
+    { head: "Remaining", number: true, cell: ({ remaining }) => remaining ?? "–" },
+    { head: "Empty from", cell: ({ reset_at: at }) => (at === null ? "–" : time(at)) },
+    ...(items.some(({ own }) => !own) ? [{ head: "Whose", cell: ({ own }) => (own ? "own" : "shared") }] : []),
+  ];
+  return [h("h2", {}, "Spend limits"), table("Spend limits", columns, items)];
+}
+
+function balance(one = null) {
+  if (one === null) return null;
+  const columns = ["credited", "spent", "reserved", "available"].map((member) => ({ head: BALANCE_HEADS[member], number: true, cell: (figures) => `${figures[member]} ${figures.currency}` }));
+  return [h("h2", {}, "Prepaid balance"), table("Prepaid balance", columns, [one])];
 }
 
 // Only where some are of a group above: whose limits they are says nothing to others.
@@ -124,6 +154,7 @@ function slugs(items) {
     { head: "Input tokens", number: true, cell: (one) => count(one.uncached_input_tokens) },
     { head: "Cached input tokens", number: true, cell: (one) => count(one.cached_input_tokens) },
     { head: "Output tokens", number: true, cell: (one) => count(one.output_tokens) },
+    ...(items.some(hasCost) ? [{ head: "Cost", number: true, cell: costText }] : []),
     ...(hasBelow(items) ? [{ head: "Calls with groups below", number: true, cell: (one) => count(one.with_groups_below.calls) }] : []),
   ];
   return [h("h2", {}, "By slug, in 31 days"), items.length ? table("Usage by slug in 31 days", columns, items) : nothing("No calls in 31 days.")];
