@@ -47,8 +47,8 @@ class Settings:
     egress_ca_file: str | None = None
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
-    portal_shows_cost: bool = False
-    """Whether usage pages show customers what their calls cost, their spend limits and their balance."""
+    portal_cost: bool = False
+    """True: usage pages show customers what their calls cost, their spend limits and their balance."""
     checkpoint_store: str | None = None
     """The place from which the files of training checkpoints are read; None: nowhere."""
     tombstone_retention_s: float = 7 * 86_400.0
@@ -116,7 +116,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
     "TOLLGATE_PROXY_URL": ("proxy_url", http_url),
     "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
-    "TOLLGATE_PORTAL_COST": ("portal_shows_cost", _switch),
+    "TOLLGATE_PORTAL_COST": ("portal_cost", _switch),
     "TOLLGATE_PROVIDER_ALIASES": ("provider_names", provider_names),
     "TOLLGATE_REGIONS": ("regions", region_names),
 }

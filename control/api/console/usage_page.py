@@ -86,7 +86,7 @@ async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> w
         counters = dependencies.counters
         page = await read_usage_page(dependencies.store, reports, counters, workspace_id, group)
         money = None
-        if dependencies.settings.portal_shows_cost:
+        if dependencies.settings.portal_cost:
             sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
             money = await read_page_money(sources, workspace_id, group)
     return web.json_response(_shown(group, page, money), headers=_HEADERS)
@@ -108,12 +108,12 @@ def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[
 
 def _money(group: NamedGroup, money: PageMoney) -> dict[str, Any]:
     return {
-        "spend_limits": [_spend_limit(group, bound, spend) for bound, spend in money.limits],
+        "spend_limits": [_shown_spend_limit(group, bound, spend) for bound, spend in money.limits],
         "balance": None if money.balance is None else shown_balance(money.balance),
     }
 
 
-def _spend_limit(group: NamedGroup, bound: SpendBound, spend: BoundSpend | None) -> dict[str, Any]:
+def _shown_spend_limit(group: NamedGroup, bound: SpendBound, spend: BoundSpend | None) -> dict[str, Any]:
     """The limit without other groups: the spend of a shared one tells theirs."""
     own = bound.counting_group == group.id
     figures: dict[str, str | None] = dict.fromkeys(("spent", "reserved", "remaining", "reset_at"))

@@ -18,7 +18,7 @@ from policy.spend.effective import SpendBound
 
 @dataclass(frozen=True, slots=True)
 class MoneySources:
-    """What the figures are read from. None: there is no Redis, and nothing is counted."""
+    """The sources of the figures. None: there is no Redis, and nothing is counted."""
 
     store: Store
     spend: SpendSource | None

@@ -125,4 +125,5 @@ class _PageSums:
 
     def totals(self, by: Grouping) -> Mapping[str, BelowTotals]:
         own = self._own[by].totals()
-        return {name[0]: BelowTotals(own.get(name, Totals()), whole) for name, whole in self._whole[by].totals().items()}
+        nothing = Totals()
+        return {name[0]: BelowTotals(own.get(name, nothing), whole) for name, whole in self._whole[by].totals().items()}

@@ -107,3 +107,29 @@ async def test_a_link_that_is_over_says_so(page: Page, scene: Scene) -> None:
     assert answered is not None
     assert answered.status == 404
     assert "Usage of partner" not in await page.evaluate("() => document.body.innerText")
+
+
+async def test_a_customer_sees_costs_spend_limits_and_its_balance(page: Page, scene: Scene) -> None:
+    operator = scene.stage.operator
+    price = {"slug": SLUGS[1], "valid_from": "2020-01-01", "currency": "EUR"}
+    rates = {"input_per_million": "2", "output_per_million": "8"}
+    await operator.call("PUT", "/v1/gateway/prices", {**price, **rates})
+    group = await operator.group("payer", [{"slug": SLUGS[1]}])
+    limits = [{"unit": "MONTH", "amount": "3.00", "currency": "EUR"}]
+    await operator.call("PATCH", f"/v1/gateway/groups/{group}", {"spend_limits": limits})
+    credit = {"amount": "20.00", "currency": "EUR", "reference": "first"}
+    await operator.call("POST", f"/v1/gateway/groups/{group}/balance/credits", credit)
+    key = await operator.key(group)
+
+    async def is_answered() -> bool:
+        return await scene.call(key, SLUGS[1]) == 200
+
+    await eventually(is_answered, "a balance is counted before calls draw from it", every_s=0.2)
+    await scene.stage.events_of("payer", 1)
+    await signed_in(page, key, "/console/usage")
+    await expect(page.get_by_role("region", name="Usage by slug in 31 days")).to_contain_text("EUR")
+    await expect(page.get_by_role("table", name="Spend limits")).to_contain_text("of 3.00 EUR")
+    await expect(page.get_by_role("table", name="Prepaid balance")).to_contain_text("20.00 EUR")
+    await expect(page.get_by_text("Cost today")).to_be_visible()
+    await assert_accessible(page)
+    await assert_fits(page)

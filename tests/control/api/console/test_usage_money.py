@@ -42,7 +42,7 @@ def counters() -> CountedSpend:
 @pytest.fixture
 async def portal(database_url: str, counters: CountedSpend) -> AsyncIterator[ControlPlane]:
     """A control plane that shows customers money."""
-    async with running_plane(database_url, portal_shows_cost=True, spend=counters) as plane:
+    async with running_plane(database_url, portal_cost=True, spend=counters) as plane:
         yield plane
 
 
@@ -109,5 +109,6 @@ async def test_balance_is_shown_to_its_own_group_alone(portal: ControlPlane) -> 
     credit = {"amount": "20.00", "currency": "EUR", "reference": "invoice 1"}
     (await portal.post(f"/v1/gateway/groups/{company['id']}/balance/credits", credit)).ok()
     balance = (await page_of(portal, own_key))["balance"]
-    assert balance == {"currency": "EUR", "credited": "20.00", "spent": "0.00", "reserved": "0.00", "available": "20.00"}
+    amounts = {"credited": "20.00", "spent": "0.00", "reserved": "0.00", "available": "20.00"}
+    assert balance == {"currency": "EUR", **amounts}
     assert (await page_of(portal, key))["balance"] is None
