@@ -137,6 +137,22 @@ def test_group_set_changes_one_limit_and_keeps_the_other_slugs(api: FakeApi) -> 
     assert "nothing to change" in run("groups", "set", "g").output
 
 
+def test_own_key_is_registered_from_a_file_or_standard_input_and_never_printed(api: FakeApi, tmp_path: Path) -> None:
+    group = {"id": "grp_1", "metadata": {"external_entity_id": "g"}}
+    answer = {"ok": True, "prefix": "own_0123456789ab", "name": None}
+    api.answers |= {"GET /v1/gateway/groups": page(group), "POST /v1/gateway/groups/grp_1/api_keys/register": answer}
+    file = tmp_path / "key"
+    file.write_text("sk-of-my-own\n")
+    printed = done("keys", "register", "--group", "g", stdin="sk-of-my-own\r\n")
+    printed += done("keys", "register", "--group", "g", "--name", "n", "--key-file", str(file))
+    assert api.bodies("POST") == [{"key": "sk-of-my-own"}, {"key": "sk-of-my-own", "name": "n"}]
+    assert "own_0123456789ab" in printed
+    assert "sk-of-my-own" not in printed
+    assert "the key is empty: give --key-file" in run("keys", "register", "--group", "g", stdin="\n").output
+    assert run("keys", "register", stdin="k").exit_code == 2
+    assert len(api.bodies("POST")) == 2
+
+
 def test_key_needs_a_group_or_a_type(api: FakeApi) -> None:
     assert run("keys", "create").exit_code == 2
     assert run("keys", "create", "--group", "g", "--type", "WORKSPACE_INVOKE").exit_code == 2
