@@ -18,6 +18,7 @@ from commands.edges.private_lines import PrivateLines
 from commands.errors import AwayError, ManagementError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
+from tests.fakes.listed_events import listed_event
 
 ENDPOINT = {
     "id": "ep_1",
@@ -288,8 +289,29 @@ def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, t
     end = "2026-11-02T00:00:00.000Z"
     api.answers["GET /v1/gateway/events"] = {**page(), "window": {"start_time": end, "end_time": end}}
     words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
+    assert "no differences" in done(*words, "--provider", "vendor_b")
+    assert "GET /console/tables.json" not in [f"{verb} {where}" for verb, where, _, _ in api.requests]
+    api.answers["GET /console/tables.json"] = {"providers": [{"name": "VENDOR_B", "provider": "VENDOR_B"}]}
     assert "no endpoint has the provider 'VENDOR_X'" in run(*words, "--provider", "VENDOR_X").stderr
-    assert "no differences" in done(*words, "--provider", "VENDOR_B")
+
+
+@pytest.mark.parametrize("provider", ["PLATFORM", "HOUSE"])
+def test_reconcile_knows_the_aliases_of_the_installation(api: FakeApi, tmp_path: Path, provider: str) -> None:
+    """The event is of a slug whose endpoint was written with the other name."""
+    invoice = tmp_path / "invoice.csv"
+    invoice.write_text("model,calls\nm,1\n")
+    end = "2026-11-02T00:00:00.000Z"
+    event = listed_event(0, 1_793_534_400_000, slug="acme/house")
+    api.answers["GET /v1/gateway/events"] = {**page(event), "window": {"start_time": end, "end_time": end}}
+    own_names = {"HOUSE": "PLATFORM", "PLATFORM": "PLATFORM", "VENDOR_B": "VENDOR_B"}
+    api.answers["GET /console/tables.json"] = {
+        "providers": [{"name": name, "provider": own} for name, own in own_names.items()]
+    }
+    other = "HOUSE" if provider == "PLATFORM" else "PLATFORM"
+    house = {"slug": "acme/house", "targets": [{"provider": other, "model_id": "mdl_1", "target_model": "m"}]}
+    api.answers["GET /v1/gateway/endpoints"] = page(ENDPOINT, house)
+    words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
+    assert "no differences" in done(*words, "--provider", provider)
 
 
 def test_logs_prints_the_latest_lines_up_to_its_limit_though_a_page_has_more(api: FakeApi) -> None:
