@@ -183,6 +183,7 @@ def test_only_the_key_is_printed_for_a_script(api: FakeApi) -> None:
             {"deployment_id": "dep_1"},
             "PUT /v1/models/mdl_1/environments/production",
         ),
+        (("models", "environments", "create", "m"), {"name": "staging"}, "POST /v1/models/mdl_1/environments"),
     ],
 )
 def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str, ...], file: Any, place: str) -> None:
@@ -195,6 +196,24 @@ def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str
     assert [call[2] for call in api.requests if f"{call[0]} {call[1]}" == place] == [
         file | ({"name": "openai"} if "sec_1" in words else {})
     ]
+
+
+def test_empty_environment_is_made_shown_and_promoted_to(api: FakeApi) -> None:
+    empty = {"name": "staging", "deployment_id": None, "updated_at": "2026-11-24T00:00:00.000Z"}
+    new = {"id": "dep_1", "name": "v1"}
+    api.answers |= {
+        "GET /v1/models": page({"id": "mdl_1", "name": "m"}),
+        "GET /v1/models/mdl_1/deployments": page(new),
+        "GET /v1/models/mdl_1/environments": page(empty),
+        "POST /v1/models/mdl_1/environments": empty,
+        "POST /v1/models/mdl_1/environments/staging/promote": new,
+    }
+    assert "deployment_id  -" in done("models", "environments", "create", "m", "staging")
+    assert done("models", "environments", "list", "m").splitlines()[1].split()[:2] == ["staging", "-"]
+    assert "v1" in done("models", "environments", "promote", "m", "staging", "v1")
+    assert api.bodies("POST") == [{"name": "staging"}, {"deployment_id": "dep_1"}]
+    assert "there is no deployment 'staging'" in run("models", "environments", "promote", "m", "x", "staging").stderr
+    assert "give NAME" in run("models", "environments", "create", "m").stderr
 
 
 def test_secret_is_deleted_by_its_id(api: FakeApi) -> None:
