@@ -192,6 +192,10 @@ class SlugTakenError(ConflictError):
     """the slug is taken"""
 
 
+class KeyTakenError(ConflictError):
+    """key: it is registered already; bring another, or revoke it where it is"""
+
+
 class ExternalEntityIdTakenError(ConflictError):
     """metadata.external_entity_id is taken by another group of this workspace"""
 

@@ -1,6 +1,7 @@
 """API keys: kinds, prefix, digest, and what each kind may do (docs/reference/management-api.md#api-keys).
 
-A key is `{prefix}.{secret}`. The prefix is public: events and logs show it. The key itself is stored as SHA-256 only.
+A key is `{prefix}.{secret}`, or a text that its owner has registered. The prefix is public: events and logs show it.
+The key itself is stored as SHA-256 only.
 """
 
 import hashlib
@@ -12,6 +13,11 @@ from enum import StrEnum
 KEY_PREFIX = "tg_"
 PREFIX_CHARS = 12
 _KEY_PATTERN = re.compile(r"tg_[A-Za-z0-9]{12}\.[A-Za-z0-9_-]{27,}")
+REGISTERED_PREFIX = "own_"
+REGISTERED_PATTERN = "[!-~]{24,256}"
+"""The form of a key that can be registered. Those in the form of a JWT or of ours are refused beside it."""
+_REGISTERED = re.compile(REGISTERED_PATTERN)
+_JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 class KeyKind(StrEnum):
@@ -51,6 +57,22 @@ def join_key(prefix_random: str, secret: str) -> str:
 def prefix_of(key: str) -> str:
     """The public part of a key, or the empty string if `key` is not well-formed."""
     return key.partition(".")[0] if _KEY_PATTERN.fullmatch(key) else ""
+
+
+def unregistrable(key: str) -> str:
+    """The reason why nobody can register `key` as a key of one's own; empty if one can. Never quotes it."""
+    if not _REGISTERED.fullmatch(key):
+        return "must be 24 to 256 visible ASCII characters, without spaces"
+    if key.startswith(KEY_PREFIX):
+        return f"must not begin with {KEY_PREFIX}: such keys are minted here, by POST on the list of keys"
+    if _JWT.fullmatch(key):
+        return "must not be three parts of base64url with dots between them, the form of a JWT"
+    return ""
+
+
+def registered_prefix(key: str) -> str:
+    """The public name of a registered key: the key itself has no part that may be shown."""
+    return REGISTERED_PREFIX + digest_of(key)[:PREFIX_CHARS]
 
 
 def digest_of(key: str) -> str:

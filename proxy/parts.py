@@ -55,8 +55,8 @@ class Directory(Protocol):
     def keep_caller(self, facts: HeadFacts, identified: Identified) -> None:
         """Cache the sender of requests with this head, until policy changes."""
 
-    async def confirm_unknown(self) -> None:
-        """Wait until control has confirmed the policy replica. Rate-limited."""
+    async def confirm_unknown(self, *, may_be_ours: bool = True) -> None:
+        """Wait until control has confirmed the policy replica. Rate-limited. `may_be_ours`: as for `Confirmer`."""
 
     # route
 

@@ -6,7 +6,7 @@ import click
 
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
-from commands.editing.bodies import body_of, check_something, file_option
+from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
@@ -41,6 +41,39 @@ def list_environments(model: str, connection: Connection) -> None:
 def get(model: str, environment: str, connection: Connection) -> None:
     """Print one environment."""
     _call(connection, "GET", model, environment)
+
+
+@environments.command()
+@_model
+@click.argument("environment", metavar="[NAME]", required=False)
+@file_option
+@over_api
+def create(model: str, environment: str | None, file: TextIO | None, connection: Connection) -> None:
+    """Make an empty environment. Until it points to a deployment, calls are answered as if it were not there."""
+    body = body_of(file, only(name=environment))
+    if "name" not in body:
+        raise click.UsageError("give NAME, or a name by -f")
+
+    async def work(client: Client) -> Any:
+        return await client.call("POST", path("models", (await names.model(client, model))["id"], "environments"), body)
+
+    print_answer(connection, connection.run(work))
+
+
+@environments.command()
+@_model
+@_environment
+@click.argument("deployment", metavar="DEPLOYMENT")
+@over_api
+def promote(model: str, environment: str, deployment: str, connection: Connection) -> None:
+    """Point an environment that is there to a deployment, by name or id, and print the deployment."""
+
+    async def work(client: Client) -> Any:
+        id = (await names.model(client, model))["id"]
+        body = {"deployment_id": (await names.deployment(client, id, deployment))["id"]}
+        return await client.call("POST", path("models", id, "environments", environment, "promote"), body)
+
+    print_answer(connection, connection.run(work))
 
 
 @environments.command("set")

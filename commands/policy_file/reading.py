@@ -9,7 +9,7 @@ from commands.policy_file.document import numbered, slug_limits, slug_price, spe
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, SlugPrice, Webhook, Workspace
 from policy.billing import EVENT_TYPE
-from policy.endpoints import UNRESTRICTED
+from policy.endpoints import UNRESTRICTED, own_provider
 from policy.limits.groups import Enforcement
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook, SlugPrice)
@@ -56,10 +56,11 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
     return equal
 
 
-async def read_provider_names(client: Client) -> tuple[str, ...]:
-    """The names of providers that this installation knows, with its own aliases."""
+async def read_provider_names(client: Client) -> dict[str, str]:
+    """The names of providers that this installation knows, with its own aliases, and the provider of each."""
     tables = await client.call("GET", TABLES)
-    return tuple(one["name"] for one in tables["providers"])
+    # Control of older versions does not show what an alias of its own stands for.
+    return {one["name"]: one.get("provider") or own_provider(one["name"]) for one in tables["providers"]}
 
 
 def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,11 +14,13 @@ from commands.connection import Client, Connection, over_api
 from commands.errors import InvoiceError, ManagementError
 from commands.lists import items_of
 from commands.output import Column, json_text, table
+from commands.policy_file.reading import read_provider_names
 from commands.progress import reading
 from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, models_of
 from commands.reconcile.journal_check import Difference, JournalCheck, read_calls
 from commands.reconcile.spend_check import SpendCheck
 from commands.records.billing_events import Event, epoch_s, read_event, time_text
+from policy.endpoints import PROVIDER_NAMES
 
 _EVENTS = "/v1/gateway/events"
 _ENDPOINTS = "/v1/gateway/endpoints"
@@ -48,7 +50,9 @@ def _time(_context: click.Context, _option: click.Parameter, text: str | None) -
 @click.option(
     "--columns", metavar="NAME=COLUMN,…", help=f"The invoice's columns; names: {', '.join((*IDENTITIES, *FIGURES))}."
 )
-@click.option("--provider", help="Compare the invoice with the slugs of this provider only.")
+@click.option(
+    "--provider", type=str.upper, help="Compare the invoice with the slugs of this provider, or alias of it, only."
+)
 @click.option(
     "--tolerance", default=0.0, type=click.FloatRange(0, 100), help="Percent by which the invoice's figures may differ."
 )
@@ -147,7 +151,7 @@ class Comparison:
         if self.flags["invoice"] is None:
             return None
         endpoints = [endpoint async for endpoint in items_of(self.client, _ENDPOINTS)]
-        models = models_of(endpoints, self.flags["provider"])
+        models = models_of(endpoints, self.flags["provider"], await self._providers(endpoints))
         if self.flags["provider"] is not None and not models:
             raise ManagementError(f"--provider: no endpoint has the provider {self.flags['provider']!r} now")
         with opened_invoice(self.flags["invoice"]) as rows:
@@ -157,6 +161,15 @@ class Comparison:
             for row in rows:
                 check.add_row(rows.line_num, row)
         return check
+
+    async def _providers(self, endpoints: Sequence[Any]) -> Mapping[str, str]:
+        """The provider of each name. Control is asked only for an installation's own aliases."""
+        if self.flags["provider"] is None:
+            return {}
+        names = {self.flags["provider"], *(endpoint["targets"][0]["provider"] for endpoint in endpoints)}
+        if names <= PROVIDER_NAMES.keys():
+            return {name: one.provider for name, one in PROVIDER_NAMES.items()}
+        return await read_provider_names(self.client)
 
     def _days(self, columns: Columns) -> tuple[str, str]:
         (first, at), (last, until) = (self.flags[name].split("T") for name in ("start", "end"))

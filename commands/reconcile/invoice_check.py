@@ -11,7 +11,6 @@ from fractions import Fraction
 from commands.errors import InvoiceError
 from commands.reconcile.journal_check import Difference
 from commands.records.billing_events import Event
-from policy.endpoints import own_provider
 
 FIGURES: Mapping[str, Callable[[Event], int]] = {
     "calls": lambda event: 1,
@@ -124,16 +123,21 @@ class InvoiceCheck:
         return {name: sum(each[at] for each in sums.values()) for at, name in enumerate(self.columns.figures)}
 
 
-def models_of(endpoints: Iterable[Mapping[str, Sequence[Mapping[str, str]]]], provider: str | None) -> dict[str, str]:
+Endpoints = Iterable[Mapping[str, Sequence[Mapping[str, str]]]]
+
+
+def models_of(endpoints: Endpoints, provider: str | None, providers: Mapping[str, str]) -> dict[str, str]:
     """Return an upstream's name of each slug's model, by the endpoints as they are now.
 
-    Only the provider's, whatever names it and the endpoints have for it.
+    Only the provider's, whatever name it and the endpoints have for it. `providers`: the provider of each name; another
+    name is one of its own.
     """
+    own_name = None if provider is None else providers.get(provider, provider)
     targets = [(str(endpoint["slug"]), endpoint["targets"][0]) for endpoint in endpoints]
     return {
         slug: target.get("target_model") or slug
         for slug, target in targets
-        if provider is None or own_provider(target["provider"]) == own_provider(provider)
+        if own_name is None or providers.get(target["provider"], target["provider"]) == own_name
     }
 
 

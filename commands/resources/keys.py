@@ -8,6 +8,7 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
+from commands.editing.hidden_values import hidden_value
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
 from commands.lists import all_items, print_items
@@ -22,7 +23,7 @@ _group_option = click.option(
 
 @click.group()
 def keys() -> None:
-    """API keys of a group, or of the workspace. A key is shown once, when it is created."""
+    """API keys of a group, or of the workspace. One that is created is shown once; registered ones never are."""
 
 
 @keys.command("list")
@@ -73,6 +74,25 @@ def create(group: str | None, only_key: bool, file: TextIO | None, connection: C
         click.echo(created["api_key"])
     else:
         print_answer(connection, created)
+
+
+@keys.command()
+@click.option("--group", metavar="ID", required=True, help="The group, by id or external id.")
+@click.option("--name", help="What the key is for.")
+@click.option(
+    "--key-file",
+    type=click.File(encoding="utf-8"),
+    help="A file with the key, or - for standard input; without it, a terminal asks. Line ends at its end are cut.",
+)
+@over_api
+def register(group: str, name: str | None, key_file: TextIO | None, connection: Connection) -> None:
+    """Register a key of your own for a group. It is stored as a digest, and never printed."""
+    body = only(key=hidden_value(key_file, "key", "--key-file"), name=name)
+
+    async def work(client: Client) -> Any:
+        return await client.call("POST", f"{await _listed(client, group)}/register", body)
+
+    print_answer(connection, connection.run(work))
 
 
 @keys.command()

@@ -4,7 +4,6 @@ A value comes from a file, from standard input, from the API's JSON or from a hi
 others can read a command line.
 """
 
-import sys
 from typing import Any, TextIO
 
 import click
@@ -13,6 +12,7 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
+from commands.editing.hidden_values import hidden_value
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.lists import items_of, print_list
@@ -96,20 +96,8 @@ def _body(name: str | None, value_file: TextIO | None, file: TextIO | None) -> d
     if "name" not in body:
         raise click.UsageError("give NAME, or a name by -f")
     if value_file is not None or "value" not in body:
-        body["value"] = _value(value_file)
+        body["value"] = hidden_value(value_file, "value", "--value-file")
     return body
-
-
-def _value(file: TextIO | None) -> str:
-    if file is None and sys.stdin.isatty():
-        return str(click.prompt("Value", hide_input=True, confirmation_prompt=True, err=True))
-    try:
-        value = (file or sys.stdin).read().rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise click.ClickException("the value is not UTF-8 text") from None
-    if not value:
-        raise click.ClickException("the value is empty: give --value-file, or the value on standard input")
-    return value
 
 
 _COLUMNS = (

@@ -1,7 +1,7 @@
 """`/v1/gateway/groups/{group_id}/api_keys` and `/v1/api_keys`: keys are shown once, then addressed by prefix."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -24,14 +24,23 @@ from control.records.times import time_text
 from control.resources import keys
 from control.resources.changes.shown import shown_key
 from control.resources.keys import KeyOwner
-from policy.credentials import KeyKind
+from policy.credentials import REGISTERED_PATTERN, KeyKind
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
+_REGISTERED: dict[str, Any] = {"pattern": f"^{REGISTERED_PATTERN}$"}
+"""The pattern for the schema; `policy.credentials.unregistrable` validates, with a better message."""
 
 
 class CreateFederatedKeyRequestV1(RequestV1):
     """A new key of a group."""
 
+    name: Name | None = None
+
+
+class RegisterKeyRequestV1(RequestV1):
+    """A key of one's own for a group. It is stored as a digest only, and never shown."""
+
+    key: Annotated[str, Field(json_schema_extra=_REGISTERED, description="Not in the form of a JWT, nor `tg_…`.")]
     name: Name | None = None
 
 
@@ -65,6 +74,14 @@ class CreatedWorkspaceKeyV1(CreatedFederatedKeyV1):
     """The new key. `api_key` is shown only here."""
 
     type: _Kind
+
+
+class RegisteredKeyV1(ResponseV1):
+    """The key that was registered: `prefix` is its name in lists and events."""
+
+    ok: Literal[True]
+    prefix: str
+    name: str | None
 
 
 class FederatedKeyV1(ResponseV1):
@@ -115,6 +132,12 @@ async def _post_federated(request: ApiRequest) -> CreatedFederatedKeyV1:
     return CreatedFederatedKeyV1(
         api_key=key, prefix=record.prefix, name=record.name, created_at=time_text(record.created_at_ms)
     )
+
+
+async def _register(request: ApiRequest) -> RegisteredKeyV1:
+    body = request.body_as(RegisterKeyRequestV1)
+    record = await keys.register_key(request.store, _owner(request), body.key, body.name)
+    return RegisteredKeyV1(ok=True, prefix=record.prefix, name=record.name)
 
 
 async def _post_own(request: ApiRequest) -> CreatedWorkspaceKeyV1:
@@ -187,8 +210,10 @@ def _workspace(record: KeyRecord) -> WorkspaceKeyV1:
 _OWN = "/v1/api_keys"
 _FEDERATED = "/v1/gateway/groups/{group_id}/api_keys"
 _ONE_OWN = f"{_OWN}/{{prefix}}"
+_REGISTER = f"{_FEDERATED}/register"
 _ONE_FEDERATED = f"{_FEDERATED}/{{prefix}}"
 _MINT = CreateFederatedKeyRequestV1
+_BRING = RegisterKeyRequestV1
 _CREATE = CreateWorkspaceKeyRequestV1
 _PAGE = PageQueryV1
 _OWN_PAGE = WorkspaceKeysQueryV1
@@ -199,6 +224,7 @@ _MADE_OWN = CreatedWorkspaceKeyV1
 _SEVERAL_OWN = WorkspaceKeysResponseV1
 OPERATIONS = (
     Operation("POST", _FEDERATED, _post_federated, "Mint a federated key", _MADE, body=_MINT, errors=(400, 404)),
+    Operation("POST", _REGISTER, _register, "Register a key", RegisteredKeyV1, body=_BRING, errors=(400, 404, 409)),
     Operation("GET", _FEDERATED, _list_federated, "List a group's keys", _SEVERAL, query=_PAGE, errors=(400, 404)),
     Operation("GET", _ONE_FEDERATED, _get_federated, "Get a group's key", FederatedKeyV1, errors=(404,)),
     Operation("DELETE", _ONE_FEDERATED, _delete_federated, "Revoke a group's key", _REVOKED, errors=(404,)),

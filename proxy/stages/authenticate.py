@@ -7,7 +7,7 @@ See docs/reference/management-api.md#federated-keys.
 
 from collections.abc import Callable, Iterable, Sequence
 
-from policy.credentials import credentials_in, digest_of, prefix_of
+from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
 from proxy.parts import Directory
@@ -52,9 +52,10 @@ class Authenticate:
     async def confirmed(self, context: RequestContext) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
         credentials = _credentials(context.incoming)
-        if not any(map(prefix_of, credentials)):  # keys have no other form, so there is nothing to confirm
+        may_be_ours = any(map(prefix_of, credentials))
+        if not may_be_ours and all(map(unregistrable, credentials)):  # keys have no other form: nothing to confirm
             raise BadCredentialError
-        await self._directory.confirm_unknown()
+        await self._directory.confirm_unknown(may_be_ours=may_be_ours)
         holders = self._key_holders(map(digest_of, credentials))
         if not holders:
             raise BadCredentialError

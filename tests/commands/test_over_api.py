@@ -18,6 +18,7 @@ from commands.edges.private_lines import PrivateLines
 from commands.errors import AwayError, ManagementError
 from control.operator.cli import tollgate
 from tests.commands.fake_api import FakeApi, page
+from tests.fakes.listed_events import listed_event
 
 ENDPOINT = {
     "id": "ep_1",
@@ -137,6 +138,22 @@ def test_group_set_changes_one_limit_and_keeps_the_other_slugs(api: FakeApi) -> 
     assert "nothing to change" in run("groups", "set", "g").output
 
 
+def test_own_key_is_registered_from_a_file_or_standard_input_and_never_printed(api: FakeApi, tmp_path: Path) -> None:
+    group = {"id": "grp_1", "metadata": {"external_entity_id": "g"}}
+    answer = {"ok": True, "prefix": "own_0123456789ab", "name": None}
+    api.answers |= {"GET /v1/gateway/groups": page(group), "POST /v1/gateway/groups/grp_1/api_keys/register": answer}
+    file = tmp_path / "key"
+    file.write_text("sk-of-my-own\n")
+    printed = done("keys", "register", "--group", "g", stdin="sk-of-my-own\r\n")
+    printed += done("keys", "register", "--group", "g", "--name", "n", "--key-file", str(file))
+    assert api.bodies("POST") == [{"key": "sk-of-my-own"}, {"key": "sk-of-my-own", "name": "n"}]
+    assert "own_0123456789ab" in printed
+    assert "sk-of-my-own" not in printed
+    assert "the key is empty: give --key-file" in run("keys", "register", "--group", "g", stdin="\n").output
+    assert run("keys", "register", stdin="k").exit_code == 2
+    assert len(api.bodies("POST")) == 2
+
+
 def test_key_needs_a_group_or_a_type(api: FakeApi) -> None:
     assert run("keys", "create").exit_code == 2
     assert run("keys", "create", "--group", "g", "--type", "WORKSPACE_INVOKE").exit_code == 2
@@ -166,6 +183,7 @@ def test_only_the_key_is_printed_for_a_script(api: FakeApi) -> None:
             {"deployment_id": "dep_1"},
             "PUT /v1/models/mdl_1/environments/production",
         ),
+        (("models", "environments", "create", "m"), {"name": "staging"}, "POST /v1/models/mdl_1/environments"),
     ],
 )
 def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str, ...], file: Any, place: str) -> None:
@@ -178,6 +196,24 @@ def test_every_create_and_set_takes_the_apis_json(api: FakeApi, words: tuple[str
     assert [call[2] for call in api.requests if f"{call[0]} {call[1]}" == place] == [
         file | ({"name": "openai"} if "sec_1" in words else {})
     ]
+
+
+def test_empty_environment_is_made_shown_and_promoted_to(api: FakeApi) -> None:
+    empty = {"name": "staging", "deployment_id": None, "updated_at": "2026-11-24T00:00:00.000Z"}
+    new = {"id": "dep_1", "name": "v1"}
+    api.answers |= {
+        "GET /v1/models": page({"id": "mdl_1", "name": "m"}),
+        "GET /v1/models/mdl_1/deployments": page(new),
+        "GET /v1/models/mdl_1/environments": page(empty),
+        "POST /v1/models/mdl_1/environments": empty,
+        "POST /v1/models/mdl_1/environments/staging/promote": new,
+    }
+    assert "deployment_id  -" in done("models", "environments", "create", "m", "staging")
+    assert done("models", "environments", "list", "m").splitlines()[1].split()[:2] == ["staging", "-"]
+    assert "v1" in done("models", "environments", "promote", "m", "staging", "v1")
+    assert api.bodies("POST") == [{"name": "staging"}, {"deployment_id": "dep_1"}]
+    assert "there is no deployment 'staging'" in run("models", "environments", "promote", "m", "x", "staging").stderr
+    assert "give NAME" in run("models", "environments", "create", "m").stderr
 
 
 def test_secret_is_deleted_by_its_id(api: FakeApi) -> None:
@@ -272,8 +308,29 @@ def test_invoice_of_a_provider_without_endpoints_is_not_compared(api: FakeApi, t
     end = "2026-11-02T00:00:00.000Z"
     api.answers["GET /v1/gateway/events"] = {**page(), "window": {"start_time": end, "end_time": end}}
     words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
+    assert "no differences" in done(*words, "--provider", "vendor_b")
+    assert "GET /console/tables.json" not in [f"{verb} {where}" for verb, where, _, _ in api.requests]
+    api.answers["GET /console/tables.json"] = {"providers": [{"name": "VENDOR_B", "provider": "VENDOR_B"}]}
     assert "no endpoint has the provider 'VENDOR_X'" in run(*words, "--provider", "VENDOR_X").stderr
-    assert "no differences" in done(*words, "--provider", "VENDOR_B")
+
+
+@pytest.mark.parametrize("provider", ["PLATFORM", "HOUSE"])
+def test_reconcile_knows_the_aliases_of_the_installation(api: FakeApi, tmp_path: Path, provider: str) -> None:
+    """The event is of a slug whose endpoint was written with the other name."""
+    invoice = tmp_path / "invoice.csv"
+    invoice.write_text("model,calls\nm,1\n")
+    end = "2026-11-02T00:00:00.000Z"
+    event = listed_event(0, 1_793_534_400_000, slug="acme/house")
+    api.answers["GET /v1/gateway/events"] = {**page(event), "window": {"start_time": end, "end_time": end}}
+    own_names = {"HOUSE": "PLATFORM", "PLATFORM": "PLATFORM", "VENDOR_B": "VENDOR_B"}
+    api.answers["GET /console/tables.json"] = {
+        "providers": [{"name": name, "provider": own} for name, own in own_names.items()]
+    }
+    other = "HOUSE" if provider == "PLATFORM" else "PLATFORM"
+    house = {"slug": "acme/house", "targets": [{"provider": other, "model_id": "mdl_1", "target_model": "m"}]}
+    api.answers["GET /v1/gateway/endpoints"] = page(ENDPOINT, house)
+    words = ("events", "reconcile", "--start", "2026-11-01", "--end", "2026-11-02", "--invoice", str(invoice))
+    assert "no differences" in done(*words, "--provider", provider)
 
 
 def test_logs_prints_the_latest_lines_up_to_its_limit_though_a_page_has_more(api: FakeApi) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from policy.credentials import KeyKind, digest_of
+from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
 from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.limits.effective import Plan, plan_for
@@ -49,6 +49,8 @@ class FakeDirectory:
     away: bool = False
     unconfirmable: bool = False
     confirmations: int = 0
+    confirmed_as_ours: list[bool] = field(default_factory=list)
+    """A value for each confirmation: the key may be ours."""
     on_models: Callable[[], None] = lambda: None
     """A callback for changes of models."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
@@ -82,8 +84,9 @@ class FakeDirectory:
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
         """Keep nothing."""
 
-    async def confirm_unknown(self) -> None:
+    async def confirm_unknown(self, *, may_be_ours: bool = True) -> None:
         self.confirmations += 1
+        self.confirmed_as_ours.append(may_be_ours)
         if self.unconfirmable:
             raise PolicyUnavailableError
         if self.confirms is not None:
@@ -145,7 +148,8 @@ class FakeDirectory:
 
     def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
         digest = digest_of(key)
-        self.keys[digest] = KeyRow(digest, key.partition(".")[0], kind, "w1", group_id)
+        prefix = key.partition(".")[0] if unregistrable(key) else registered_prefix(key)
+        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id)
 
     def add_slug(self, slug: str, target: Target, workspace_id: str = "w1") -> None:
         self.endpoints[slug] = EndpointRow(slug, f"e-{slug}", workspace_id, target)

@@ -17,6 +17,8 @@ from policy.credentials import (
     may_export_metrics,
     may_manage,
     prefix_of,
+    registered_prefix,
+    unregistrable,
 )
 
 KEY = join_key("abcDEF012345", "s" * 27)
@@ -47,6 +49,35 @@ def test_prefix_and_digest_are_derived_from_the_key() -> None:
 )
 def test_text_that_is_not_a_key_has_no_prefix(text: str) -> None:
     assert prefix_of(text) == ""
+
+
+@pytest.mark.parametrize(
+    "key", ["!" * 24, "~" * 256, "sk-proj-0123456789_ABCDEFGHIJ", "a.b.c.0123456789-0123456789", "Tg_" + "x" * 40]
+)
+def test_key_of_ones_own_is_named_by_its_digest(key: str) -> None:
+    assert unregistrable(key) == ""
+    assert registered_prefix(key) == f"own_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("", "24 to 256"),
+        ("x" * 23, "24 to 256"),
+        ("x" * 257, "24 to 256"),
+        ("x" * 30 + " y", "24 to 256"),
+        ("x" * 30 + "\n", "24 to 256"),
+        ("x" * 30 + "\x7f", "24 to 256"),
+        ("x" * 30 + "é", "24 to 256"),
+        (KEY, "tg_"),
+        ("tg_of-another-form-0123456789", "tg_"),
+        ("eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl-_", "JWT"),
+        ("eyJhbGciOiJub25lIn0.eyJzdWIiOiIxIn0.", "JWT"),
+    ],
+)
+def test_key_that_is_weak_or_of_another_form_cannot_be_registered(key: str, reason: str) -> None:
+    assert reason in unregistrable(key)
+    assert not key or key not in unregistrable(key)
 
 
 def test_digest_covers_bytes_that_are_not_utf8() -> None:

@@ -45,7 +45,7 @@ class HeldDirectory(FakeDirectory):
 
     reached: asyncio.Event
 
-    async def confirm_unknown(self) -> None:
+    async def confirm_unknown(self, *, may_be_ours: bool = True) -> None:
         self.reached.set()
         await asyncio.Event().wait()
 

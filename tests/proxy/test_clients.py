@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policy.billing import Tokens
-from policy.credentials import KeyKind
+from policy.credentials import KeyKind, digest_of, registered_prefix
 from policy.endpoints import Target
 from tests.fakes.directory import KEY, SLUG, WORKSPACE_KEY
 from tests.fakes.path import PathRig
@@ -245,6 +245,55 @@ async def test_foreign_second_credential_is_ignored_and_never_forwarded(
     assert call.headers["authorization"] == "Bearer sk-upstream-secret"
     assert FOREIGN_CREDENTIAL not in str((call, rig.meters.calls))
     assert KEY not in str(call)
+    assert rig.directory.confirmations == 0
+
+
+REGISTERED = "of-my-own/0123456789~0123456789"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("authorization", f"Bearer {REGISTERED}"),
+        ("authorization", f"bearer  {REGISTERED}"),
+        ("authorization", f"Api-Key {REGISTERED}"),
+        ("x-api-key", REGISTERED),
+    ],
+)
+async def test_key_of_ones_own_calls_as_one_of_ours(rig: PathRig, field: str, value: str) -> None:
+    rig.directory.add_key(REGISTERED)
+    for incoming in (asking(), messages()):
+        rig.upstream.will(answer(raw(COMPLETION)))
+        incoming.fields = [(field, value)]
+        assert (await rig.serve(incoming)).status == 200
+    assert REGISTERED not in str((rig.upstream.calls, rig.meters.calls, rig.journal.opened))
+    assert {call.api_key_prefix for call in rig.journal.opened} == {registered_prefix(REGISTERED)}
+
+
+async def test_key_that_was_registered_a_moment_ago_is_confirmed_apart_from_ours(rig: PathRig) -> None:
+    incoming = asking()
+    incoming.fields = [("authorization", f"Bearer {REGISTERED}")]
+    assert (await rig.serve(incoming)).status == 403
+    assert rig.directory.confirmed_as_ours == [False]
+    rig.directory.add_key(REGISTERED)
+    rig.directory.arrives_on_confirmation = [(digest_of(REGISTERED), rig.directory.keys.pop(digest_of(REGISTERED)))]
+    rig.upstream.will(answer(raw(COMPLETION)))
+    assert (await rig.serve(incoming)).status == 200
+    assert rig.directory.confirmed_as_ours == [False, False]
+    incoming = asking()
+    incoming.fields = [("authorization", f"Bearer {KEY}x")]
+    assert (await rig.serve(incoming)).status == 403
+    assert rig.directory.confirmed_as_ours[2:] == [True]
+
+
+@pytest.mark.parametrize(
+    "credential", ["short", "tg_no-key-of-ours-0123456789", "eyJhbGciOiJ.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"]
+)
+async def test_text_that_cannot_be_a_key_is_refused_at_once(rig: PathRig, credential: str) -> None:
+    rig.directory.unconfirmable = True
+    incoming = asking()
+    incoming.fields = [("authorization", f"Bearer {credential}")]
+    assert (await rig.serve(incoming)).status == 403
     assert rig.directory.confirmations == 0
 
 

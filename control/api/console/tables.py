@@ -22,6 +22,12 @@ _LIMITS: dict[str, Any] = {
 def tables(names: ProviderNames, regions: Sequence[str]) -> dict[str, Any]:
     """All tables. `names`: what targets may call their providers; each name has a row. `regions`: the setting's."""
     providers = [
-        {"name": one.name, "title": one.title, "fields": sorted(one.required | one.optional)} for one in names.values()
+        {
+            "name": one.name,
+            "provider": one.provider,
+            "title": one.title,
+            "fields": sorted(one.required | one.optional),
+        }
+        for one in names.values()
     ]
     return {"limits": _LIMITS, "providers": providers, "regions": [UNRESTRICTED, *regions]}

@@ -90,8 +90,11 @@ class GenerationSource(Protocol):
 class Confirmer(Protocol):
     """Asks for a refresh of the replica from control. In a worker this is the channel to the supervisor."""
 
-    async def confirm(self) -> bool:
-        """Return whether control has just confirmed the replica; False when it cannot be reached."""
+    async def confirm(self, *, may_be_ours: bool = True) -> bool:
+        """Return whether control has just confirmed the replica; False when it cannot be reached.
+
+        `may_be_ours`: the unknown key has the form of those that are minted here. Others never take their places.
+        """
         ...
 
     def report_damage(self) -> None:
@@ -236,9 +239,9 @@ class SnapshotDirectory:
         group = self.group(group_id)
         return None if group is None else self._plan(group, slug)
 
-    async def confirm_unknown(self) -> None:
+    async def confirm_unknown(self, *, may_be_ours: bool = True) -> None:
         """Return when control has confirmed the replica after this call. The caller then looks again."""
-        if not await self._confirmer.confirm():
+        if not await self._confirmer.confirm(may_be_ours=may_be_ours):
             raise PolicyUnavailableError("control cannot be reached to confirm an unknown key")
 
     def close(self) -> None:

@@ -22,6 +22,8 @@ ASK_GAP_S = 0.01
 """Time between two questions of one worker. Unknown keys that arrive within it share a question."""
 MAX_WAITING = 1000
 """The most calls with unknown keys that wait at once. A flood of them must not crowd out calls with known keys."""
+REGISTERED_PART = 2
+"""The part of these places (half as many, beside them) for keys that could only be registered ones: anybody's text."""
 MAX_BACKLOG_BYTES = 4_000_000
 """The worker keeps its counts while more than this waits to be sent."""
 _DAMAGE_REPORT_GAP_S = 10.0
@@ -98,7 +100,8 @@ class SupervisorLink:
         self._unanswered: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
         self._sent_number = 0
         self._sent_at_s = float("-inf")
-        self._caller_count = 0
+        self._callers = {True: 0, False: 0}
+        """The waiting callers: those whose key may be ours, and the others."""
         self.max_waiting = MAX_WAITING
         self._damage_reported_at_s = float("-inf")
         self.flush: Callable[[], None] = lambda: None
@@ -116,19 +119,20 @@ class SupervisorLink:
     def serving(self) -> None:
         self._channel.send({"is": "serving"})
 
-    async def confirm(self) -> bool:
-        """Return whether control has confirmed the replica after this call.
+    async def confirm(self, *, may_be_ours: bool = True) -> bool:
+        """Return whether control has confirmed the replica after this call. `may_be_ours`: as for `Confirmer`.
 
         Callers within ASK_GAP_S share a question. A question that is already sent does not count: its answer may be
         older than the key. The supervisor in turn lets questions share refreshes.
         """
-        if self._caller_count >= self.max_waiting:
+        most = self.max_waiting if may_be_ours else max(1, self.max_waiting // REGISTERED_PART)
+        if self._callers[may_be_ours] >= most:
             return False
-        self._caller_count += 1
+        self._callers[may_be_ours] += 1
         try:
             return await asyncio.shield(self._next_question())
         finally:
-            self._caller_count -= 1
+            self._callers[may_be_ours] -= 1
 
     def _next_question(self) -> asyncio.Future[bool]:
         if self._unsent_question is None:

@@ -19,7 +19,6 @@ REFUSED = {
 }
 """The methods (with their case) that answer a 4xx, and what its text must name."""
 OPEN = {
-    "post_gateway_groups_api_keys_register": "There is no way to bring a key of one's own.",
     "get_models_deployments_config": "Tollgate has no configuration of a build to show.",
     "delete_models_deployments_replicas": "The list of replicas is replaced as a whole; there is no path per replica.",
     "get_training_projects_jobs_checkpoint_files": "Files are listed per checkpoint, with other members.",

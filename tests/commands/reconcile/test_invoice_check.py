@@ -117,6 +117,14 @@ def test_models_are_those_of_the_providers_endpoints() -> None:
     endpoints: Any = [
         {"slug": "acme/a", "targets": [{"provider": "VENDOR_A", "target_model": "x"}]},
         {"slug": "acme/b", "targets": [{"provider": "PLATFORM", "target_model": None}]},
+        {"slug": "acme/c", "targets": [{"provider": "HOUSE", "target_model": None}]},
+        {"slug": "acme/d", "targets": [{"provider": "REMOVED", "target_model": None}]},
     ]
-    assert models_of(endpoints, None) == {"acme/a": "x", "acme/b": "acme/b"}
-    assert models_of(endpoints, "VENDOR_A") == {"acme/a": "x"}
+    providers = {"VENDOR_A": "VENDOR_A", "ANTHROPIC": "VENDOR_A", "PLATFORM": "PLATFORM", "HOUSE": "PLATFORM"}
+    assert list(models_of(endpoints, None, {})) == ["acme/a", "acme/b", "acme/c", "acme/d"]
+    assert models_of(endpoints, None, {})["acme/b"] == "acme/b"
+    for name in ("VENDOR_A", "ANTHROPIC"):
+        assert models_of(endpoints, name, providers) == {"acme/a": "x"}
+    for name in ("PLATFORM", "HOUSE"):
+        assert list(models_of(endpoints, name, providers)) == ["acme/b", "acme/c"]
+    assert list(models_of(endpoints, "REMOVED", providers)) == ["acme/d"]

@@ -36,7 +36,7 @@ class ScriptedConfirmer:
         self.confirmations = 0
         self.damage = 0
 
-    async def confirm(self) -> bool:
+    async def confirm(self, *, may_be_ours: bool = True) -> bool:
         self.confirmations += 1
         return self.ok
 

@@ -30,6 +30,7 @@ T = "/v1/training_projects"
 _DEPLOYMENT = f"{M}/{{model_id}}/deployments"
 _JOB = f"{T}/{{training_project_id}}/jobs/{{training_job_id}}"
 SECRET_VALUE = "sk-the-upstreams-own"
+OWN_KEY = "key-of-ones-own/0123456789"
 HOOK_PATH = "wake/s3cret-of-the-hook"
 ENVIRONMENT_VALUE = "hf-token-of-a-job"
 PRICE = {
@@ -62,6 +63,7 @@ AUDITED: dict[tuple[str, str], str] = {
     ("PATCH", f"{G}/groups/{{group_id}}"): "group.update",
     ("DELETE", f"{G}/groups/{{group_id}}"): "group.delete",
     ("POST", f"{G}/groups/{{group_id}}/api_keys"): "key.mint",
+    ("POST", f"{G}/groups/{{group_id}}/api_keys/register"): "key.register",
     ("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}"): "key.revoke",
     ("POST", f"{G}/groups/{{group_id}}/usage_links"): "usage_link.create",
     ("POST", f"{G}/groups/{{group_id}}/balance/credits"): "balance.credit",
@@ -159,6 +161,7 @@ async def walk_gateway(walk: Walk) -> None:
     await walk("PATCH", f"{G}/groups/{{group_id}}", {"models": [rate(3)]}, **group)
     key = await walk("POST", f"{G}/groups/{{group_id}}/api_keys", {"name": "laptop"}, **group)
     await walk("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", **group, prefix=key["prefix"])
+    await walk("POST", f"{G}/groups/{{group_id}}/api_keys/register", {"key": OWN_KEY, "name": "own"}, **group)
     await walk("POST", f"{G}/groups/{{group_id}}/usage_links", {"frame_origins": ["https://portal.example"]}, **group)
     paid_in = {"amount": "1", "currency": "EUR", "reference": "invoice-1"}
     await walk("POST", f"{G}/groups/{{group_id}}/balance/credits", paid_in, **group)
@@ -265,12 +268,12 @@ async def test_each_change_is_in_the_trail_once_as_its_callers(plane: ControlPla
     assert set(walk.calls.values()) == AUDITED.keys() - REFUSED_WHILE_POINTED_TO
     text = json.dumps(events_by_request)
     assert [event["action"] for event in secret_events] == ["signing_secret.create"]
-    for secret in (SECRET_VALUE, HOOK_PATH, ENVIRONMENT_VALUE, plane.key, "whsec_"):
+    for secret in (SECRET_VALUE, OWN_KEY, HOOK_PATH, ENVIRONMENT_VALUE, plane.key, "whsec_"):
         assert secret not in text
     for events in events_by_request.values():
         (event,) = events
         verb = event["action"].partition(".")[2]
-        is_new = verb in ("create", "mint", "credit", "test", "recreate", "begin_sessions")
+        is_new = verb in ("create", "mint", "register", "credit", "test", "recreate", "begin_sessions")
         assert (event["before"] is None) == is_new, event
         assert (event["after"] is None) == (verb in ("delete", "revoke")), event
 

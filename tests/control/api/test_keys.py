@@ -4,14 +4,17 @@ See docs/reference/management-api.md#api-keys.
 """
 
 import asyncio
+import json
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.edges.sql.tables import api_keys, published
-from policy.credentials import digest_of, prefix_of
-from tests.control.plane import ControlPlane
+from control.edges.sql.tables import api_keys, audit_events, published
+from policy.credentials import digest_of, prefix_of, registered_prefix
+from policy.snapshot import KeyRow
+from tests.control.plane import Answer, ControlPlane
 
 OWN = "/v1/api_keys"
 
@@ -116,3 +119,97 @@ async def test_a_workspace_key_shows_its_last_management_request(plane: ControlP
     assert (await plane.get(f"{OWN}/{busy_key['prefix']}")).ok()["last_used_at"] >= busy_key["created_at"]
     assert (await plane.get(f"{OWN}/{idle_key['prefix']}")).ok()["last_used_at"] is None
     await app[DEPENDENCIES].last_used.write()
+
+
+# Keys of one's own.
+
+OWN_KEY = "sk-of-my-own/0123456789~0123456789"
+
+
+async def register(plane: ControlPlane, place: str, key: str = OWN_KEY, **more: Any) -> Answer:
+    return await plane.post(f"{place}/register", {"key": key, **more})
+
+
+async def test_a_key_of_ones_own_is_registered_listed_and_revoked(plane: ControlPlane) -> None:
+    place = await keys_path_of_new_group(plane)
+    prefix = registered_prefix(OWN_KEY)
+    assert (await register(plane, place, name="mine")).ok() == {"ok": True, "prefix": prefix, "name": "mine"}
+    [item] = (await plane.get(place)).ok()["items"]
+    assert item == {"prefix": prefix, "name": "mine", "created_at": item["created_at"], "last_used_at": None}
+    assert (await plane.get(f"{place}/{prefix}")).ok() == item
+    assert (await plane.delete(f"{place}/{prefix}")).ok()["prefix"] == prefix
+    assert (await plane.get(place)).ok()["items"] == []
+    assert (await register(plane, place)).ok() == {"ok": True, "prefix": prefix, "name": None}  # again, after that
+
+
+async def test_a_key_of_ones_own_is_stored_and_published_as_a_digest(
+    plane: ControlPlane, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    place = await keys_path_of_new_group(plane)
+    (await register(plane, place)).ok()
+    (await register(plane, place)).refused(409)
+    async with plane.store.read() as conn:
+        tables = [(await conn.execute(select(table))).all() for table in (api_keys, published, audit_events)]
+        row = (await conn.execute(select(published).where(published.c.id == digest_of(OWN_KEY)))).one()
+    assert OWN_KEY not in str(tables)
+    assert OWN_KEY not in caplog.text
+    key = KeyRow.from_wire(row.id, json.loads(row.body))
+    assert (key.prefix, key.kind, key.group_id) == (registered_prefix(OWN_KEY), "FEDERATED", place.split("/")[4])
+
+
+async def test_a_key_that_anybody_has_registered_is_refused_in_the_same_words(plane: ControlPlane) -> None:
+    place = await keys_path_of_new_group(plane)
+    elsewhere = f"/v1/gateway/groups/{(await plane.group('h'))['id']}/api_keys"
+    (await register(plane, place)).ok()
+    other = (await plane.another_workspace())["api_key"]
+    group = {"metadata": {"external_entity_id": "g"}, "models": [{"slug": "other/chat"}]}
+    foreign = (await plane.post("/v1/gateway/groups", group, key=other)).ok()["id"]
+    body = {"key": OWN_KEY}
+    answers = [
+        await register(plane, place),
+        await register(plane, elsewhere),
+        await plane.post(f"/v1/gateway/groups/{foreign}/api_keys/register", body, key=other),
+    ]
+    refusals = [answer.refused(409, "CONFLICT") for answer in answers]
+    assert len({str(refusal) for refusal in refusals}) == 1
+    assert OWN_KEY not in str(refusals)
+    (await plane.post(f"{place}/register", body, key=other)).refused(404)
+    assert (await plane.get(elsewhere)).ok()["items"] == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x" * 23,
+        "x" * 257,
+        "with spaces 0123456789 0123456789",
+        "tg_abcdefghijkl.0123456789abcdefghijklmnopqrst",
+        "eyJhbGciOiJFZERTQSJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+        "ünsichtbar-0123456789-0123456789",
+    ],
+)
+async def test_a_key_of_another_form_is_refused_and_not_quoted(sqlite_plane: ControlPlane, key: str) -> None:
+    place = await keys_path_of_new_group(sqlite_plane)
+    answer = await register(sqlite_plane, place, key)
+    assert key not in str(answer.refused(400, field="key"))
+    (await sqlite_plane.post(f"{place}/register", {"key": [key]})).refused(400, field="key")
+    (await sqlite_plane.post(f"{place}/register", {})).refused(400, field="key")
+    assert (await sqlite_plane.get(place)).ok()["items"] == []
+
+
+async def test_a_name_that_shows_the_key_is_refused(sqlite_plane: ControlPlane) -> None:
+    place = await keys_path_of_new_group(sqlite_plane)
+    answer = await register(sqlite_plane, place, name=f"my {OWN_KEY}")
+    assert OWN_KEY not in str(answer.refused(400, field="name"))
+
+
+async def test_a_key_of_ones_own_manages_nothing(sqlite_plane: ControlPlane) -> None:
+    (await register(sqlite_plane, await keys_path_of_new_group(sqlite_plane))).ok()
+    (await sqlite_plane.get(OWN, key=OWN_KEY)).refused(403, "FEDERATED_KEY")
+
+
+async def test_of_registrations_at_the_same_time_one_is_made(plane: ControlPlane) -> None:
+    place = await keys_path_of_new_group(plane)
+    answers = await asyncio.gather(*(register(plane, place) for _ in range(5)))
+    assert sorted(answer.status for answer in answers) == [200, 409, 409, 409, 409]

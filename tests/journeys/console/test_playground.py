@@ -100,6 +100,23 @@ async def test_a_pasted_key_is_kept_nowhere_and_a_call_can_be_stopped(page: Page
     assert secret not in await page.content()
 
 
+async def test_a_registered_key_is_in_no_url(page: Page, stage: Stage) -> None:
+    """No part of it is public, so the call's event is found without the key."""
+    group_id = await _callable(stage)
+    key = f"of-my-own-{stage.name}-0123456789-0123456789"
+    await stage.operator.call("POST", f"/v1/gateway/groups/{group_id}/api_keys/register", {"key": key})
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
+    await _opened(page, stage)
+    await page.get_by_label("Key of a group").fill(key)
+    await stage.until(lambda: _called(page), "the proxy knows the key")
+    (event,) = await stage.events_of(stage.name, 1)
+    card = page.locator("section.card", has=page.get_by_role("heading", name="Billing event"))
+    await expect(card).to_contain_text(event["idempotencyKey"])
+    assert any("/v1/gateway/events" in url for url in urls)
+    assert not [url for url in urls if key in url]
+
+
 async def _reached(stage: Stage, page: Page) -> bool:
     call = page.get_by_role("button", name="Call", exact=True)
     if not stage.upstream.received and await call.is_enabled():

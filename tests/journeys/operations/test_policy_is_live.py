@@ -1,7 +1,9 @@
 """An operator's change applies at once, not at the next refresh; a refusal reveals nothing about other tenants."""
 
+import json
 import time
 
+import anthropic
 import openai
 import pytest
 
@@ -38,8 +40,12 @@ async def test_changed_target_of_a_slug_applies_at_once(stage: Stage, within_s: 
 async def test_revoked_key_is_refused_at_once(stage: Stage, within_s: float) -> None:
     key = await stage.key_without_limits()
     await stage.ask(key)
+    await revoke(stage, key, key.split(".")[0], within_s)
+
+
+async def revoke(stage: Stage, key: str, prefix: str, within_s: float) -> None:
     groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
-    await stage.operator.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}/api_keys/{key.split('.')[0]}")
+    await stage.operator.call("DELETE", f"/v1/gateway/groups/{groups[0]['id']}/api_keys/{prefix}")
     revoked = time.monotonic()
 
     async def refused() -> bool:
@@ -51,6 +57,29 @@ async def test_revoked_key_is_refused_at_once(stage: Stage, within_s: float) -> 
 
     await stage.until(refused, "the key is refused")
     assert time.monotonic() - revoked < within_s
+
+
+@live
+async def test_key_of_ones_own_calls_at_once_until_it_is_revoked(stage: Stage, within_s: float) -> None:
+    await stage.key_without_limits()
+    groups = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=stage.name))["items"]
+    key = f"sk-of-my-own/{stage.name}~0123456789-0123456789"
+    place = f"/v1/gateway/groups/{groups[0]['id']}/api_keys/register"
+    with pytest.raises(openai.PermissionDeniedError):
+        await stage.ask(key)
+    prefix = (await stage.operator.call("POST", place, {"key": key}))["prefix"]
+    assert (await stage.ask(key)).model == stage.slug
+    body = json.dumps({"model": stage.slug, "messages": [{"role": "user", "content": "Hi"}]}).encode()
+    for headers in ({"x-api-key": key}, {"Authorization": f"Api-Key {key}"}):
+        assert (await stage.post(headers, body))[0] == 200
+    async with anthropic.AsyncAnthropic(base_url=stage.product.proxy, api_key=key, max_retries=0) as client:
+        answer = await client.messages.create(
+            model=stage.slug, max_tokens=9, messages=[{"role": "user", "content": "Hi"}]
+        )
+    assert answer.model == stage.slug
+    await revoke(stage, key, prefix, within_s)
+    assert {event["apiKeyPrefix"] for event in await stage.events_of(stage.name, 4)} == {prefix}
+    assert key not in stage.product.log.read_text()
 
 
 async def test_new_key_is_accepted_at_once(stage: Stage) -> None:

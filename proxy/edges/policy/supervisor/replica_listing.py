@@ -44,7 +44,7 @@ class FixedGeneration:
 class NoConfirmer:
     """A `Confirmer` without a supervisor: confirms nothing and reports nothing."""
 
-    async def confirm(self) -> bool:
+    async def confirm(self, *, may_be_ours: bool = True) -> bool:
         return False
 
     def report_damage(self) -> None:

@@ -122,6 +122,28 @@ async def test_number_of_waiting_confirms_is_bounded(monkeypatch: pytest.MonkeyP
         assert await again
 
 
+async def test_unknown_keys_of_other_forms_do_not_crowd_out_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
+    async with connected() as (supervisor, link, _):
+        others = [asyncio.create_task(link.confirm(may_be_ours=False)) for _ in range(100)]
+        await supervisor.until("confirm")
+        ours = [asyncio.create_task(link.confirm()) for _ in range(4)]
+        await supervisor.until("confirm", 2)
+        for number in (1, 2):
+            supervisor.channel.send({"is": "confirmed", "number": number, "ok": True})
+        assert all(await asyncio.gather(*ours))
+        assert sum(await asyncio.gather(*others)) == 2
+
+
+async def test_place_for_an_unknown_key_of_another_form_is_always_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 1)
+    async with connected() as (supervisor, link, _):
+        confirm = asyncio.create_task(link.confirm(may_be_ours=False))
+        await supervisor.until("confirm")
+        supervisor.answer(True)
+        assert await confirm
+
+
 async def test_confirm_is_false_when_the_supervisor_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONFIRM_TIMEOUT_S", 0.01)
     async with connected() as (_, link, _closed):

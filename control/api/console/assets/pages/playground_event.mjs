@@ -9,7 +9,10 @@ const EVENTS = "/v1/gateway/events";
 const LATE_MS = 20_000; // how much later than its call an event may be listed, before we say that there is none
 const DAY_MS = 86_400_000;
 
-/** A card that looks for the one event of the call that has just ended, until it is listed or cannot come. */
+/**
+ * A card that looks for the one event of the call that has just ended, until it is listed or cannot come. `prefix`: the
+ * key's; where it is null, all events of that time are read.
+ */
 export function billingEvent(requestId, prefix) {
   const content = h("div");
   const card = h("section.card", {}, h("h2", {}, "Billing event"), content);

@@ -10,7 +10,8 @@ const NAME = "playground";
 
 /**
  * The fields. `slug`: the input of the slug. Answers `{element, forDialect, chosen}`; `chosen()` is
- * `{apiKey, prefix, group}`: `apiKey` null is the session's own, `group` is known for keys that were minted here.
+ * `{apiKey, prefix, group}`: `apiKey` null is the session's own, `prefix` null is not known, `group` is known for keys
+ * that were minted here.
  */
 export function keyChoice(session, slug) {
   const pasted = h("input", { type: "password", name: "key", autocomplete: "off", spellcheck: "false" });
@@ -42,10 +43,15 @@ export function keyChoice(session, slug) {
     if (source.value === "session") return { apiKey: null, prefix: session.prefix, group: null };
     const key = pasted.value.trim();
     if (!key) throw new Problem(400, "NO_KEY", "Paste a group's key.", [{ field: "key", message: "Paste a group's key." }]);
-    return { apiKey: key, prefix: key.split(".")[0], group: key === minted.key ? minted.group : null };
+    return { apiKey: key, prefix: publicPart(key), group: key === minted.key ? minted.group : null };
   }
 
   return { element: h("div", {}, field("Key", source), hint, pastedField, helper), forDialect, chosen };
+}
+
+/** What of a key may stand in a URL: null for one that its owner registered, as no part of it is public. */
+function publicPart(key) {
+  return key.startsWith("tg_") && key.includes(".") ? key.split(".")[0] : null;
 }
 
 function mintHelper(slug, minted, fill) {
