@@ -77,12 +77,23 @@ class JobCheckpoints(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointTerms:
+    """The terms of a job's checkpoints. To remove them they need not be known."""
+
+    workspace_id: str = ""
+    """Whose share of the transfers they take."""
+    max_gib: int | None = None
+    """The job's own bound of a checkpoint's size."""
+
+
+ANY_TERMS = CheckpointTerms()
+
+
 class CheckpointSource(Protocol):
     """Makes the checkpoints of a job."""
 
-    def __call__(self, directory: Path, job_id: str, workspace_id: str = "") -> JobCheckpoints:
-        """`workspace_id`: whose share of the transfers they take. To remove them it need not be known."""
-        ...
+    def __call__(self, directory: Path, job_id: str, terms: CheckpointTerms = ANY_TERMS) -> JobCheckpoints: ...
 
 
 @dataclass(frozen=True, slots=True)

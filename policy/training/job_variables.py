@@ -1,4 +1,4 @@
-"""The environment variables that a job sees besides its own.
+"""The environment variables that a job sees besides its own. `BT_` names are those of the original.
 
 See docs/reference/training.md#what-a-job-sees.
 """
@@ -9,3 +9,18 @@ NODE_COUNT = "TOLLGATE_NODE_COUNT"
 LEADER_ADDR = "TOLLGATE_LEADER_ADDR"
 """A host, no port."""
 CHECKPOINT_DIR = "TOLLGATE_CHECKPOINT_DIR"
+BT_JOB_ID = "BT_TRAINING_JOB_ID"
+BT_JOB_NAME = "BT_TRAINING_JOB_NAME"
+BT_PROJECT_ID = "BT_TRAINING_PROJECT_ID"
+BT_PROJECT_NAME = "BT_TRAINING_PROJECT_NAME"
+BT_NODE_RANK = "BT_NODE_RANK"
+BT_NODE_COUNT = "BT_GROUP_SIZE"
+BT_LEADER_ADDR = "BT_LEADER_ADDR"
+BT_GPU_COUNT = "BT_NUM_GPUS"
+"""Those of each node."""
+BT_RETRY_COUNT = "BT_RETRY_COUNT"
+"""The number of attempts before this one."""
+BT_WORKING_DIR = "BT_WORKING_DIR"
+BT_SCRATCH_DIR = "BT_SCRATCH_DIR"
+"""A directory that goes with the job, as `TMPDIR`."""
+BT_CHECKPOINT_DIR = "BT_CHECKPOINT_DIR"

@@ -282,7 +282,11 @@ class Claimed:
     environment_token: str
     restore: Restore | None
     workspace_id: str = ""
-    """The workspace's id. Empty from a control plane of an older version."""
+    """The workspace's id. Empty from a control plane of an older version, as the members below."""
+    project_id: str = ""
+    project_name: str = ""
+    job_name: str = ""
+    """Empty too if the job has no name."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -292,6 +296,9 @@ class Claimed:
             "environment_token": self.environment_token,
             "restore": self.restore and self.restore.to_wire(),
             "workspace_id": self.workspace_id,
+            "project_id": self.project_id,
+            "project_name": self.project_name,
+            "job_name": self.job_name,
         }
 
     @classmethod
@@ -304,6 +311,9 @@ class Claimed:
             environment_token=text(wire, "environment_token"),
             restore=None if restore is None else Restore.from_wire(restore),
             workspace_id=added_text(wire, "workspace_id"),
+            project_id=added_text(wire, "project_id"),
+            project_name=added_text(wire, "project_name"),
+            job_name=added_text(wire, "job_name"),
         )
 
 

@@ -20,6 +20,11 @@ def added_text(wire: Mapping[str, Any], name: str) -> str:
     return text(wire, name) if name in wire else ""
 
 
+def added_count(wire: Mapping[str, Any], name: str) -> int | None:
+    """A number that older versions do not write, or null; None without it."""
+    return None if wire.get(name) is None else count(wire, name)
+
+
 def count(wire: Mapping[str, Any], name: str) -> int:
     """A whole number of at least 0."""
     value = wire[name]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.training import job_rows
+from control.edges.sql.training import job_rows, project_rows
 from control.edges.sql.training.restore_rows import last_checkpoint
 from control.errors import (
     CheckpointsSyncingError,
@@ -56,7 +56,9 @@ async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
         restore = await _restore(tx.conn, job)
         await job_rows.update_job(tx, job, after)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id)
+        project = await project_rows.project_names(tx.conn, [job.project_id])
+        names = (job.project_id, project[job.project_id], job.name or "")
+        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, *names)
 
     return await store.transact(work)
 

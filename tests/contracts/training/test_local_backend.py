@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,11 @@ def texts(lines: list[tuple[bool, str]]) -> list[str]:
 
 
 async def test_environment_is_exactly_the_documented_one(stage: Stage) -> None:
-    stage.control.environment = {"GREETING": "hello\nworld", "TOLLGATE_NODE_RANK": "7", "LANG": "de_DE.UTF-8"}
+    own = {"GREETING": "hello\nworld", "LANG": "de_DE.UTF-8", "BT_MINE": "1"}
+    stage.control.environment = own | {"TOLLGATE_NODE_RANK": "7", "BT_NODE_RANK": "7"}
     code = "import json, os; print(json.dumps(dict(os.environ)))"
-    job = await started(stage.backend, claimed(f"exec {PYTHON} -I -c '{code}'"))
+    job = replace(claimed(f"exec {PYTHON} -I -c '{code}'"), project_id="tp_1", project_name="llama")
+    await started(stage.backend, job)
 
     await ended(stage.backend, job)
     environment = json.loads(texts(await all_output(stage.backend, job))[0])
@@ -125,11 +128,24 @@ async def test_environment_is_exactly_the_documented_one(stage: Stage) -> None:
         "TMPDIR": f"{files}/node-0/tmp",
         "PYTHONUNBUFFERED": "1",
         "GREETING": "hello\nworld",
+        "BT_MINE": "1",
         "TOLLGATE_JOB_ID": job.job_id,
         "TOLLGATE_NODE_RANK": "0",
         "TOLLGATE_NODE_COUNT": "1",
         "TOLLGATE_LEADER_ADDR": "127.0.0.1",
         "TOLLGATE_CHECKPOINT_DIR": f"{files}/checkpoints",
+        "BT_TRAINING_JOB_ID": job.job_id,
+        "BT_TRAINING_JOB_NAME": job.job_id,
+        "BT_TRAINING_PROJECT_ID": "tp_1",
+        "BT_TRAINING_PROJECT_NAME": "llama",
+        "BT_NODE_RANK": "0",
+        "BT_GROUP_SIZE": "1",
+        "BT_LEADER_ADDR": "127.0.0.1",
+        "BT_NUM_GPUS": "0",
+        "BT_RETRY_COUNT": "0",
+        "BT_WORKING_DIR": f"{files}/node-0",
+        "BT_SCRATCH_DIR": f"{files}/node-0/tmp",
+        "BT_CHECKPOINT_DIR": f"{files}/checkpoints",
     }
 
 

@@ -53,6 +53,7 @@ specs = st.builds(
     checkpoint_path=maybe_texts,
     base_image=maybe_texts,
     session=st.none() | st.builds(SessionSpec, texts, counts),
+    checkpoint_max_gib=st.none() | counts,
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -94,7 +95,7 @@ checkpoints = st.builds(
     st.none() | few(files),
 )
 restores = st.builds(Restore, texts, texts, few(files))
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts)
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts, texts, texts, texts)
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)

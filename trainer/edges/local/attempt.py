@@ -186,12 +186,13 @@ class LocalAttempt:
         job = self.job
         directory = self.directory
         owner = self.record.owner
+        working = str(directory.working_directory(job, node.rank))
         place = NodePlace(
-            job_id=job.job_id,
+            job=job,
             rank=node.rank,
-            node_count=job.spec.node_count,
             leader=ADDRESS,
             home=str(directory.node(node.rank)),
+            working=working,
             temporary=str(directory.temporary(node.rank)),
             checkpoints=str(directory.checkpoints(job)),
             path=os.environ.get("PATH", DEFAULT_PATH),
@@ -201,7 +202,7 @@ class LocalAttempt:
         return Launch(
             name=f"{job.job_id}-{job.attempt}-{node.rank}",
             control_directory=node.control_directory,
-            working_directory=str(directory.working_directory(job, node.rank)),
+            working_directory=working,
             commands=list(job.spec.start_commands),
             environment=node_environment(place, environment.variables)
             | gpu_variables(self._terms.gpus, self.record.gpus[node.rank]),

@@ -15,6 +15,7 @@ from policy.training.statuses import Outcome, Phase
 from trainer.backend import (
     BackendAwayError,
     CheckpointSource,
+    CheckpointTerms,
     EnvironmentSource,
     NoTerminalError,
     OutputChunk,
@@ -169,7 +170,8 @@ class LocalBackend:
         job = record.job
         checkpoints = None
         if job.spec.checkpoint_path is not None:
-            checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id, job.workspace_id)
+            terms = CheckpointTerms(job.workspace_id, job.spec.checkpoint_max_gib)
+            checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id, terms)
         attempt = self._attempts[job.job_id] = LocalAttempt(record, directory, self._terms, checkpoints)
         return attempt
 

@@ -88,11 +88,11 @@ class NodeActor:
         job = self._launch.job
         directory = self._place.directory
         place = NodePlace(
-            job_id=job.job_id,
+            job=job,
             rank=self._rank,
-            node_count=job.spec.node_count,
             leader=start.leader_address,
             home=str(directory.node(self._rank)),
+            working=str(self._place.working_directory(self._rank)),
             temporary=str(directory.temporary(self._rank)),
             checkpoints=str(self._place.checkpoints),
         )
