@@ -306,6 +306,17 @@ class CheckpointsSyncingError(ConflictError):
     """Checkpoints that the training job starts with are still on their way into the store."""
 
 
+class MissingCheckpointError(ConflictError):
+    """A checkpoint that the training job loads does not exist any more."""
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__(f"{checkpoint}, which runtime.load_checkpoint_config names, does not exist any more")
+
+
+class OldTrainerError(ConflictError):
+    """The trainer is of an older version, which cannot do what the job asks for; start the trainer of this one."""
+
+
 class CheckpointNotSyncedError(ConflictError):
     """The checkpoint is not in the store yet; try again when its sync_status is COMPLETE"""
 

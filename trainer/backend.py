@@ -68,6 +68,10 @@ class JobCheckpoints(Protocol):
         """Put a checkpoint from the store back under its name, verified. BackendAwayError, RestoreError."""
         ...
 
+    async def load(self, checkpoint: Restore) -> None:
+        """Put a checkpoint of another job into the directory, verified. BackendAwayError, RestoreError."""
+        ...
+
     async def finish(self) -> None:
         """Send what is left once the job has ended, however long the store is away. Until then `is_syncing`."""
         ...
@@ -82,7 +86,7 @@ class CheckpointTerms:
     """The terms of a job's checkpoints. To remove them they need not be known."""
 
     workspace_id: str = ""
-    """Whose share of the transfers they take."""
+    """The workspace whose share of the transfers they take."""
     max_gib: int | None = None
     """The job's own bound of a checkpoint's size."""
 

@@ -26,6 +26,7 @@ class NodePlace:
     working: str
     temporary: str
     checkpoints: str
+    loads: str
     path: str = DEFAULT_PATH
     user: str = ""
 
@@ -48,6 +49,8 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         names.LEADER_ADDR: place.leader,
         names.CHECKPOINT_DIR: place.checkpoints,
     }
+    if place.job.spec.load is not None:
+        fixed |= {names.LOAD_DIR: place.loads, names.BT_LOAD_DIR: place.loads}
     return usual | dict(own) | fixed | _of_the_original(place)
 
 

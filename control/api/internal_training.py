@@ -15,7 +15,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.reports import json_object, received
 from control.api.session_pages.pairing import TERMINALS
 from control.api.training.checkpoint_bodies import checkpoint_reports
-from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
+from control.api.training.trainer_bodies import abilities_in, attempt_in, backend_report, output_batch, token_in
 from control.long_work import OPERATOR, beside
 from control.resources.training import backend_reports, checkpoints, claims
 from policy.training.reports import WantedState
@@ -32,7 +32,7 @@ async def _post_sync(request: web.Request) -> web.Response:
 
 async def _post_claim(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    claimed = await claims.claim(dependencies.store, request.match_info["job_id"], attempt_in(body))
+    claimed = await claims.claim(dependencies.store, request.match_info["job_id"], attempt_in(body), abilities_in(body))
     dependencies.metrics.training_jobs_entered([DEPLOYING])
     return _answer(claimed.to_wire())
 

@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.training.resources import NodeResources
-from policy.training.wire import added_count, count, members, optional_members, optional_text, text, texts
+from policy.training.wire import (
+    added_count,
+    added_members,
+    count,
+    members,
+    objects,
+    optional_members,
+    optional_text,
+    text,
+    texts,
+)
 
 ON_STARTUP = "on_startup"
 ON_FAILURE = "on_failure"
@@ -16,6 +26,7 @@ ON_DEMAND = "on_demand"
 DEDICATED = "dedicated"
 SPOT = "spot"
 DEFAULT_CHECKPOINT_PATH = "checkpoints"
+DEFAULT_LOAD_PATH = "loaded_checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,47 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadRef:
+    """A checkpoint to load: the newest of this job or of this project, and of this name where one is given.
+
+    Without a job and a project it is the newest of the job's own project.
+    """
+
+    job_id: str | None = None
+    project_name: str | None = None
+    checkpoint_name: str | None = None
+
+    def __str__(self) -> str:
+        """The reference in words, for messages."""
+        name = "a checkpoint" if self.checkpoint_name is None else f"checkpoint {self.checkpoint_name!r}"
+        job = "" if self.job_id is None else f" of job {self.job_id}"
+        project = "" if self.project_name is None else f" in project {self.project_name!r}"
+        return f"{name}{job}{project}" if job or project else f"{name} in the job's own project"
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "LoadRef":
+        return cls(*(optional_text(wire, name) for name in cls.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """The checkpoints that are put into a directory before the first command."""
+
+    refs: tuple[LoadRef, ...]
+    directory: str = DEFAULT_LOAD_PATH
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"refs": [ref.to_wire() for ref in self.refs], "directory": self.directory}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "LoadSpec":
+        return cls(tuple(map(LoadRef.from_wire, objects(wire, "refs"))), text(wire, "directory"))
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The configuration of a job; `recreate` copies it. Paths are relative to the job's own directory."""
 
@@ -49,6 +101,7 @@ class JobSpec:
     session: SessionSpec | None = None
     checkpoint_max_gib: int | None = None
     """The most GiB of a checkpoint, beside the operator's bound. None: that bound alone."""
+    load: LoadSpec | None = None
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -62,12 +115,14 @@ class JobSpec:
             "base_image": self.base_image,
             "session": session and {"trigger": session.trigger, "timeout_minutes": session.timeout_minutes},
             "checkpoint_max_gib": self.checkpoint_max_gib,
+            "load": self.load and self.load.to_wire(),
         }
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "JobSpec":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
         session = optional_members(wire, "session")
+        load = added_members(wire, "load")
         return cls(
             start_commands=texts(wire, "start_commands"),
             resources=NodeResources.from_wire(members(wire, "resources")),
@@ -80,6 +135,7 @@ class JobSpec:
             if session is None
             else SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
             checkpoint_max_gib=added_count(wire, "checkpoint_max_gib"),
+            load=None if load is None else LoadSpec.from_wire(load),
         )
 
 

@@ -10,7 +10,21 @@ from typing import Any
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
-from policy.training.wire import added_text, count, flag, members, objects, optional_members, optional_text, text
+from policy.training.wire import (
+    added_objects,
+    added_text,
+    count,
+    flag,
+    members,
+    objects,
+    optional_members,
+    optional_text,
+    text,
+)
+
+LOADS = "loads"
+ABILITIES = (LOADS,)
+"""What a trainer of this version can do and an older one cannot, told with each claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +284,21 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """A checkpoint of another job, to be put into this directory below that of loaded checkpoints."""
+
+    directory: str
+    checkpoint: Restore
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"directory": self.directory, "checkpoint": self.checkpoint.to_wire()}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Load":
+        return cls(text(wire, "directory"), Restore.from_wire(members(wire, "checkpoint")))
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """Control's answer when a trainer may start a job: the attempt's number and all that it needs.
 
@@ -287,6 +316,7 @@ class Claimed:
     project_name: str = ""
     job_name: str = ""
     """Empty too if the job has no name."""
+    loads: tuple[Load, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -299,6 +329,7 @@ class Claimed:
             "project_id": self.project_id,
             "project_name": self.project_name,
             "job_name": self.job_name,
+            "loads": [load.to_wire() for load in self.loads],
         }
 
     @classmethod
@@ -314,6 +345,7 @@ class Claimed:
             project_id=added_text(wire, "project_id"),
             project_name=added_text(wire, "project_name"),
             job_name=added_text(wire, "job_name"),
+            loads=tuple(map(Load.from_wire, added_objects(wire, "loads"))),
         )
 
 

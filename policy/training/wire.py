@@ -25,6 +25,16 @@ def added_count(wire: Mapping[str, Any], name: str) -> int | None:
     return None if wire.get(name) is None else count(wire, name)
 
 
+def added_objects(wire: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """Objects that older versions do not write; none without them."""
+    return objects(wire, name) if name in wire else ()
+
+
+def added_members(wire: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """An object that older versions do not write, or null; None without it."""
+    return None if wire.get(name) is None else members(wire, name)
+
+
 def count(wire: Mapping[str, Any], name: str) -> int:
     """A whole number of at least 0."""
     value = wire[name]

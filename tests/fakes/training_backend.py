@@ -109,6 +109,8 @@ class FakeBackend:
         self.away: str | None = None
         self.is_deaf = False
         self.store_away: str | None = None
+        self.lost_locations: set[str] = set()
+        """Checkpoints that the store has lost."""
         self.turns = 0
         """Turns of the event loop that each change takes."""
         self.attempts: dict[str, Attempt] = {}
@@ -129,6 +131,9 @@ class FakeBackend:
         assert job.job_id not in self.attempts, "the attempt before it was not forgotten"
         self.calls.append(("start", job.job_id, str(job.attempt), *hosts))
         attempt = self.attempts[job.job_id] = Attempt(job, [Node(host) for host in hosts])
+        if lost := [load.checkpoint.name for load in job.loads if load.checkpoint.location in self.lost_locations]:
+            attempt.end(Outcome.DEPLOY_FAILED, f"checkpoint {lost[0]} is not in the checkpoint store any more")
+            return
         try:
             await self._environment(job.environment_token)
         except EnvironmentRefusedError as refused:

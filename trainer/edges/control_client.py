@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from policy.training.reports import BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
+from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
 from policy.training.statuses import Outcome
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.control import AnotherTrainerError, ControlAwayError, ControlRefusedError
@@ -45,7 +45,8 @@ class ControlClient:
         return _read(WantedState.from_wire, _success(status, answer))
 
     async def claim(self, job_id: str, attempt: int) -> Claimed | None:
-        status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/claim", {"attempt": attempt})
+        body = {"attempt": attempt, "abilities": list(ABILITIES)}
+        status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/claim", body)
         return None if _is_refusal(status) else _read(Claimed.from_wire, _success(status, answer))
 
     async def environment(self, token: str) -> JobEnvironment:

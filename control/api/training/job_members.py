@@ -4,15 +4,22 @@ See docs/reference/training.md#what-the-originals-clients-send.
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from control.api.protocol.bodies import MAX_MEMBERS
-from control.api.protocol.schemas import NO_NUL, RequestV1
+from control.api.protocol.schemas import NO_NUL, IdText, Name, RequestV1
+from policy.training.job_spec import DEFAULT_LOAD_PATH, LoadRef, LoadSpec
 
 MAX_PATH_BYTES = 1024
+MAX_LOADS = 20
+LATEST = "baseten_latest_checkpoint"
+NAMED = "baseten_named_checkpoint"
+CheckpointType = Literal["baseten_latest_checkpoint", "baseten_named_checkpoint", "loops_checkpoint"]
 _MAX_NAME_BYTES = 255
+_CLIENTS_LOAD_PATH = "/tmp/loaded_checkpoints"  # noqa: S108 (it is compared, and never opened)
+"""The clients' default, which they always send. It stands for ours."""
 _OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
 """The nodes' own directories are in the job's."""
 _Text = Annotated[str, Field(max_length=4096, json_schema_extra=NO_NUL)]
@@ -45,6 +52,16 @@ def own_directory(path: str) -> str:
     return path
 
 
+def _load_directory(path: str) -> str:
+    return DEFAULT_LOAD_PATH if path.rstrip("/") == _CLIENTS_LOAD_PATH else own_directory(path)
+
+
+def _check_type(typ: str) -> str:
+    if typ not in (LATEST, NAMED):
+        raise ValueError("must be baseten_latest_checkpoint or baseten_named_checkpoint; there are no Loops runs here")
+    return typ
+
+
 def _only(default: Any, sentence: str) -> AfterValidator:
     """Accept one value, and answer any other with what is true here."""
 
@@ -75,12 +92,42 @@ AuthProvider = Annotated[
 Artifacts = Annotated[list[_Object], Field(max_length=0)]
 
 
+class LoadedCheckpointRequestV1(RequestV1):
+    """A checkpoint to load: the latest one, or the latest of a name, of a job or of a project."""
+
+    typ: Annotated[CheckpointType, AfterValidator(_check_type)] | None = None
+    job_id: IdText | None = None
+    project_name: Name | None = None
+    checkpoint_name: Name | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> "LoadedCheckpointRequestV1":
+        if self.typ == LATEST and self.checkpoint_name is not None:
+            raise ValueError("has a checkpoint_name, so its typ is baseten_named_checkpoint")
+        if self.typ == NAMED and self.checkpoint_name is None:
+            raise ValueError("needs a checkpoint_name, as its typ is baseten_named_checkpoint")
+        return self
+
+    def ref(self) -> LoadRef:
+        return LoadRef(self.job_id, self.project_name, self.checkpoint_name)
+
+
 class LoadCheckpointRequestV1(RequestV1):
     """The loading of checkpoints before the job's first command."""
 
-    enabled: Annotated[bool, _only(False, "checkpoints are not loaded; read them in a start command")] | None = False
-    checkpoints: list[_Object] | None = None
-    download_folder: JobPath | None = None
+    enabled: bool | None = False
+    checkpoints: Annotated[list[LoadedCheckpointRequestV1], Field(max_length=MAX_LOADS)] | None = Field(
+        None, description="Null: the latest one of the job's own project."
+    )
+    download_folder: Annotated[JobPath, AfterValidator(_load_directory)] | None = Field(
+        None, description="Relative to the job's own directory. Null: `loaded_checkpoints`."
+    )
+
+    def spec(self) -> LoadSpec | None:
+        if not self.enabled:
+            return None
+        refs = (LoadRef(),) if self.checkpoints is None else tuple(one.ref() for one in self.checkpoints)
+        return LoadSpec(refs, self.download_folder or DEFAULT_LOAD_PATH)
 
 
 class CacheRequestV1(RequestV1):

@@ -27,7 +27,15 @@ from control.api.training.job_members import (
 from control.api.training.job_schemas import AvailabilityModel
 from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
-from policy.training.job_spec import DEDICATED, DEFAULT_CHECKPOINT_PATH, ON_DEMAND, JobSpec, SecretRef, SessionSpec
+from policy.training.job_spec import (
+    DEDICATED,
+    DEFAULT_CHECKPOINT_PATH,
+    ON_DEMAND,
+    JobSpec,
+    LoadSpec,
+    SecretRef,
+    SessionSpec,
+)
 from policy.training.resources import NodeResources
 
 MAX_TEXT_BYTES = 65_536
@@ -164,6 +172,16 @@ class TrainingRuntimeRequestV1(RequestV1):
         config = self.checkpointing_config
         return (config.checkpoint_path or DEFAULT_CHECKPOINT_PATH) if config and config.enabled else None
 
+    def load(self) -> LoadSpec | None:
+        """The checkpoints to load. InvalidFieldError if they would be taken for checkpoints of the job."""
+        config = self.load_checkpoint_config
+        load = config.spec() if config else None
+        path = self.checkpoint_path()
+        if load and path and (f"{path}/".startswith(f"{load.directory}/") or load.directory.startswith(f"{path}/")):
+            message = f"must be outside of the job's own checkpoint directory, {path}"
+            raise InvalidFieldError("training_job.runtime.load_checkpoint_config.download_folder", message)
+        return load
+
     def checkpoint_max_gib(self) -> int | None:
         config = self.checkpointing_config
         return config.volume_size_gib if config and config.enabled else None
@@ -227,6 +245,7 @@ class NewTrainingJobRequestV1(RequestV1):
             base_image=self.image.base_image if self.image else None,
             session=session.spec() if session else None,
             checkpoint_max_gib=runtime.checkpoint_max_gib(),
+            load=runtime.load(),
         )
 
 

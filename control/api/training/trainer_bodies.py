@@ -6,6 +6,7 @@ numbers that no column holds are dropped (`control/resources/training`).
 See docs/reference/training.md#internal-api.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from control.api.protocol.reports import Json, items, read_object
@@ -13,7 +14,7 @@ from control.errors import InvalidFieldError
 from control.resources.logs import LEVELS, printable
 from policy.training.reports import BackendReport, JobReport, MetricPoint, OutputBatch, OutputLine
 from policy.training.resources import Host
-from policy.training.wire import count, text
+from policy.training.wire import count, text, texts
 
 MAX_HOSTS = 10_000
 MAX_JOBS = 100_000
@@ -49,6 +50,11 @@ async def output_batch(body: Json) -> OutputBatch:
 
 def attempt_in(body: Json) -> int:
     return read_object("body", body, lambda wire: _number(wire, "attempt"))
+
+
+def abilities_in(body: Json) -> Sequence[str]:
+    """The abilities that a trainer names with a claim. One of an older version names none."""
+    return read_object("body", body, lambda wire: texts(wire, "abilities") if "abilities" in wire else ())
 
 
 def token_in(body: Json) -> str:

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from policy.training.job_spec import LoadRef, LoadSpec
+from policy.training.reports import CheckpointFile, Load, Restore
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
     Control,
@@ -14,7 +16,6 @@ from tests.contracts.training.backends import (
     claimed,
     ended,
     in_phase,
-    no_checkpoints,
     printed,
     report_of,
     settings,
@@ -22,6 +23,7 @@ from tests.contracts.training.backends import (
 )
 from tests.fakes.training_backend import FakeBackend
 from trainer.backend import Backend, EnvironmentRefusedError, NoTerminalError
+from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local import LocalBackend
 
 
@@ -39,7 +41,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     backend: Backend = (
         FakeBackend(environment=control.spend)
         if request.param == "fake"
-        else LocalBackend(settings(tmp_path), control.spend, no_checkpoints)
+        else LocalBackend(settings(tmp_path), control.spend, checkpoints_in((tmp_path / "store").as_uri()))
     )
     async with AsyncExitStack() as stack:
         await backend.open()
@@ -148,6 +150,20 @@ async def test_refused_environment_ends_the_attempt_before_anything_runs(stage: 
     report = await ended(stage.backend, job)
 
     assert (report.outcome, report.error_message) == (Outcome.DEPLOY_FAILED, "There is no secret named HF_TOKEN")
+    assert await all_output(stage.backend, job) == []
+
+
+async def test_checkpoint_to_load_that_is_lost_ends_the_attempt_before_anything_runs(stage: Stage) -> None:
+    lost = Restore("step-1", "other/step-1/v", (CheckpointFile("w", 1, "0" * 64),))
+    if isinstance(stage.backend, FakeBackend):
+        stage.backend.lost_locations.add(lost.location)
+    job = claimed("echo hello", load=LoadSpec((LoadRef("other"),)))
+    job = await started(stage.backend, replace(job, loads=(Load("rank-0", lost),)))
+
+    report = await ended(stage.backend, job)
+
+    assert report.outcome is Outcome.DEPLOY_FAILED
+    assert report.error_message == "checkpoint step-1 is not in the checkpoint store any more"
     assert await all_output(stage.backend, job) == []
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import hashlib
 import json
 import os
 import resource
@@ -14,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.training.job_spec import ON_FAILURE, SessionSpec
-from policy.training.reports import Claimed
+from policy.training.job_spec import ON_FAILURE, LoadSpec, SessionSpec
+from policy.training.reports import CheckpointFile, Claimed, Load, Restore
 from policy.training.resources import NodeResources
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
@@ -32,6 +33,7 @@ from tests.contracts.training.backends import (
 )
 from tests.waiting import eventually
 from trainer.backend import BackendAwayError, NoTerminalError
+from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local import LocalBackend
 from trainer.edges.local.directories import AttemptDirectory, JobDirectories
 from trainer.runner.processes import descendants, processes
@@ -157,6 +159,26 @@ async def test_node_starts_in_its_working_directory_with_a_checkpoint_directory(
 
     files = stage.directory(job).files
     assert texts(await all_output(stage.backend, job)) == [f"{files}/node-0/a/b", f"{files}/out/c"]
+
+
+async def test_loaded_checkpoints_are_there_before_the_first_command(stage: Stage, tmp_path: Path) -> None:
+    content = b"weights"
+    file = CheckpointFile("a/w", len(content), hashlib.sha256(content).hexdigest())
+    restore = Restore("step-1", "other/step-1/v", (file,))
+    stored = tmp_path / "store" / "other" / "step-1" / "v" / "a" / "w"
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(content)
+    backend = LocalBackend(stage.settings, stage.control.spend, checkpoints_in((tmp_path / "store").as_uri()))
+    await backend.open()
+    loads = (Load("rank-0", restore), Load("rank-0/other", restore))
+    command = "cd $BT_LOAD_CHECKPOINT_DIR; pwd; cat rank-0/step-1/a/w rank-0/other/step-1/a/w; echo"
+    job = claimed(command, "[ $TOLLGATE_LOAD_CHECKPOINT_DIR = $BT_LOAD_CHECKPOINT_DIR ]", load=LoadSpec((), "in"))
+    job = await started(backend, replace(job, loads=loads))
+
+    assert (await ended(backend, job)).outcome is Outcome.COMPLETED
+    assert texts(await all_output(backend, job)) == [f"{stage.directory(job).files}/in", "weightsweights"]
+    assert await backend.checkpoints(job.job_id, job.attempt) == ()
+    await backend.close()
 
 
 async def test_commands_that_read_standard_input_find_it_empty(stage: Stage) -> None:

@@ -5,13 +5,14 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
+from policy.training.job_spec import JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.reports import (
     BackendReport,
     CheckpointFile,
     CheckpointReport,
     Claimed,
     JobReport,
+    Load,
     MetricPoint,
     NodeState,
     OutputBatch,
@@ -54,6 +55,7 @@ specs = st.builds(
     base_image=maybe_texts,
     session=st.none() | st.builds(SessionSpec, texts, counts),
     checkpoint_max_gib=st.none() | counts,
+    load=st.none() | st.builds(LoadSpec, few(st.builds(LoadRef, maybe_texts, maybe_texts, maybe_texts)), texts),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -95,7 +97,8 @@ checkpoints = st.builds(
     st.none() | few(files),
 )
 restores = st.builds(Restore, texts, texts, few(files))
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts, texts, texts, texts)
+loads = st.builds(Load, texts, restores)
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, *[texts] * 4, few(loads))
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)
@@ -115,6 +118,7 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     CheckpointFile: files,
     CheckpointReport: checkpoints,
     Restore: restores,
+    Load: loads,
     Claimed: claims,
     OutputLine: lines,
     MetricPoint: metrics,

@@ -20,6 +20,8 @@ ADDED = {
     "project_name": "",
     "job_name": "",
     "checkpoint_max_gib": None,
+    "load": None,
+    "loads": (),
 }
 """Members that older versions do not write, and what is read instead."""
 KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)

@@ -135,6 +135,10 @@ class CheckpointSync:
         self._is_restored_known = True
         self._ignored.add(snapshot.version)
 
+    async def load(self, checkpoint: Restore) -> None:
+        """Put a checkpoint of another job into the directory."""
+        await self._in_turn(partial(restore_into, self._directory, self._store, checkpoint))
+
     async def finish(self) -> None:
         """Finish the sync of an ended job: returns once all that is complete or stays unchanged is in the store."""
         self._is_finishing = True

@@ -6,7 +6,7 @@ See docs/reference/training.md#how-a-job-ends.
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from policy.training.job_spec import ON_FAILURE
@@ -15,6 +15,8 @@ from policy.training.statuses import Outcome, Phase
 from runtime.log_lines import cause_of
 from trainer.backend import (
     BackendAwayError,
+    CheckpointSource,
+    CheckpointTerms,
     EnvironmentRefusedError,
     EnvironmentSource,
     JobCheckpoints,
@@ -47,6 +49,7 @@ class Terms:
     """The values that all attempts have in common."""
 
     environment: EnvironmentSource
+    checkpoints: CheckpointSource
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -158,19 +161,23 @@ class LocalAttempt:
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
         if self.job.restore is not None and self._checkpoints is not None:
-            await unless_stopped(self._stop_event, self._restore(self._checkpoints, self.job.restore))
+            await unless_stopped(self._stop_event, self._restore(self._checkpoints.restore, self.job.restore))
+        for load in self.job.loads:
+            place = self.directory.load(self.job, load)
+            checkpoints = self._terms.checkpoints(place, self.job.job_id, CheckpointTerms(self.job.workspace_id))
+            await unless_stopped(self._stop_event, self._restore(checkpoints.load, load.checkpoint))
         environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
             if self._stop_event.is_set():
                 raise StoppedError
             await node.start(self._launch(node, environment))
 
-    async def _restore(self, checkpoints: JobCheckpoints, restore: Restore) -> None:
+    async def _restore(self, put_back: Callable[[Restore], Awaitable[None]], checkpoint: Restore) -> None:
         """Waits while the store is away."""
         has_told = False
         while True:
             try:
-                await checkpoints.restore(restore)
+                await put_back(checkpoint)
             except BackendAwayError as error:
                 if not has_told:
                     log.warning(
@@ -195,6 +202,7 @@ class LocalAttempt:
             working=working,
             temporary=str(directory.temporary(node.rank)),
             checkpoints=str(directory.checkpoints(job)),
+            loads=str(directory.loads(job)),
             path=os.environ.get("PATH", DEFAULT_PATH),
             user=NAMELESS if owner is not None and not owner.has_name else "",
         )

@@ -48,7 +48,7 @@ class LocalBackend:
         self._gpus = list_gpus()
         self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
-        self._terms = Terms(environment, settings.stop_grace_s, self._gpus)
+        self._terms = Terms(environment, checkpoints, settings.stop_grace_s, self._gpus)
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -13,7 +13,7 @@ from control.api.protocol.errors import ProblemError
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
-from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
+from policy.training.job_spec import JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.resources import NodeResources
 from tests.control.training import job_body
 
@@ -196,6 +196,7 @@ async def test_a_push_with_defaults_is_a_plain_job() -> None:
         ("runtime", None),
         ("compute", {}),
         ("runtime", {}),
+        ("runtime__load_checkpoint_config", {"enabled": False, "checkpoints": [{"job_id": "tj_1"}]}),
         ("runtime__checkpointing_config", {"enabled": False, "checkpoint_path": None, "volume_size_gib": 5}),
     ],
     ids=str,
@@ -213,6 +214,14 @@ async def test_a_member_that_asks_for_nothing_changes_nothing(path: str, value: 
         ("interactive_session", {"session_provider": "cursor"}, "browser"),
         ("interactive_session", {"auth_provider": "github"}, "auth_codes"),
         ("runtime__checkpointing_config", {"enabled": True, "checkpoint_path": "/mnt/ckpts"}, "BT_CHECKPOINT_DIR"),
+        ("runtime__load_checkpoint_config", {"download_folder": "/workspace/loaded"}, "BT_LOAD_CHECKPOINT_DIR"),
+        ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "loops_checkpoint"}]}, "Loops"),
+        ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "baseten_named_checkpoint"}]}, "checkpoint_name"),
+        (
+            "runtime__load_checkpoint_config",
+            {"checkpoints": [{"typ": "baseten_latest_checkpoint", "checkpoint_name": "c"}]},
+            "baseten_named_checkpoint",
+        ),
     ],
 )
 async def test_what_is_not_ours_is_refused_with_what_to_do(path: str, value: Any, word: str) -> None:
@@ -246,3 +255,35 @@ async def test_the_availability_model_is_read_in_both_places() -> None:
 async def test_the_volume_bounds_the_checkpoints_of_a_job_that_has_some() -> None:
     config = {"enabled": True, "checkpoint_path": None, "volume_size_gib": 5}
     assert (await read(pushed(runtime__checkpointing_config=config))).spec.checkpoint_max_gib == 5
+
+
+LOADING = {
+    "enabled": True,
+    "checkpoints": [
+        {"typ": "baseten_named_checkpoint", "checkpoint_name": "step-1", "job_id": "tj_1"},
+        {"typ": "baseten_latest_checkpoint", "job_id": None, "project_name": "llama"},
+        {"typ": "baseten_latest_checkpoint", "job_id": None, "project_name": None},
+    ],
+    "download_folder": "/tmp/loaded_checkpoints",
+}
+
+
+async def test_checkpoints_to_load_are_read_as_the_client_writes_them() -> None:
+    refs = (LoadRef("tj_1", None, "step-1"), LoadRef(None, "llama"), LoadRef())
+    assert (await read(pushed(runtime__load_checkpoint_config=LOADING))).spec.load == LoadSpec(refs)
+    untyped = {"enabled": True, "checkpoints": [{"checkpoint_name": "step-1", "job_id": "tj_1"}]}
+    assert (await read(pushed(runtime__load_checkpoint_config=untyped))).spec.load == LoadSpec(refs[:1])
+    shortest = {"enabled": True, "download_folder": "./in/"}
+    assert (await read(pushed(runtime__load_checkpoint_config=shortest))).spec.load == LoadSpec((LoadRef(),), "in")
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "checkpoints/in", "out", "out/ckpt/in"])
+async def test_loaded_checkpoints_are_never_taken_for_the_jobs_own(folder: str) -> None:
+    path = "out/ckpt" if folder.startswith("out") else None
+    changes = {
+        "runtime__checkpointing_config": {"enabled": True, "checkpoint_path": path},
+        "runtime__load_checkpoint_config": LOADING | {"download_folder": folder},
+    }
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(**changes))
+    assert refused.value.field == "training_job.runtime.load_checkpoint_config.download_folder"
