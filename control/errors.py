@@ -103,6 +103,10 @@ class TrainingProjectNotFoundError(NotFoundError):
     """training project not found"""
 
 
+class NoCacheSummaryError(NotFoundError):
+    """The project has no summary of a cache: no job of it with runtime.cache_config has run yet"""
+
+
 class TrainingJobNotFoundError(NotFoundError):
     """training job not found"""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
 from policy.training.resources import Host
 from policy.training.statuses import Outcome
@@ -174,6 +175,17 @@ class Backend(Protocol):
         """Remove everything of an ended job from the hosts, and with `with_store` from the checkpoint store.
 
         With `with_store` also a job of which the hosts have nothing. BackendAwayError if the store is away."""
+        ...
+
+    async def cache_summaries(self) -> Sequence[CacheSummary]:
+        """The projects' caches that may have changed, at most every 30 s while a job runs, and once after its end.
+
+        A backend without caches has none. Each is told once.
+        """
+        ...
+
+    async def forget_cache(self, project_id: str) -> None:
+        """Remove the cache of a deleted project. BackendAwayError if something is left, or a job still uses it."""
         ...
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:

@@ -16,7 +16,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class NodePlace:
     """A node among those of its job, and its directories. `path`: where its machine has programs.
 
-    `user`: the name of its user where the machine has none; "" otherwise.
+    `user`: the name of its user where the machine has none; "" otherwise. `cache`: None where the job has none.
     """
 
     job: Claimed
@@ -27,6 +27,7 @@ class NodePlace:
     temporary: str
     checkpoints: str
     loads: str
+    cache: str | None = None
     path: str = DEFAULT_PATH
     user: str = ""
 
@@ -40,6 +41,8 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         "TMPDIR": place.temporary,
         "PYTHONUNBUFFERED": "1",
     }
+    if place.cache is not None and place.job.spec.cache is not None and place.job.spec.cache.is_hf_home:
+        usual["HF_HOME"] = f"{place.cache}/huggingface"
     if place.user:
         usual |= {"USER": place.user, "LOGNAME": place.user}
     fixed = {
@@ -49,6 +52,9 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         names.LEADER_ADDR: place.leader,
         names.CHECKPOINT_DIR: place.checkpoints,
     }
+    if place.cache is not None:
+        cache_names = (names.CACHE_DIR, names.BT_PROJECT_CACHE_DIR, names.BT_RW_CACHE_DIR)
+        fixed |= dict.fromkeys(cache_names, place.cache)
     if place.job.spec.load is not None:
         fixed |= {names.LOAD_DIR: place.loads, names.BT_LOAD_DIR: place.loads}
     return usual | dict(own) | fixed | _of_the_original(place)

@@ -12,6 +12,7 @@ from policy.training.wire import (
     added_count,
     added_members,
     count,
+    flag,
     members,
     objects,
     optional_members,
@@ -86,6 +87,20 @@ class LoadSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """The job shares the directory of its project's cache. `is_hf_home`: Hugging Face's programs use it."""
+
+    is_hf_home: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"is_hf_home": self.is_hf_home}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "CacheSpec":
+        return cls(flag(wire, "is_hf_home"))
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The configuration of a job; `recreate` copies it. Paths are relative to the job's own directory."""
 
@@ -102,6 +117,7 @@ class JobSpec:
     checkpoint_max_gib: int | None = None
     """The most GiB of a checkpoint, beside the operator's bound. None: that bound alone."""
     load: LoadSpec | None = None
+    cache: CacheSpec | None = None
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -116,6 +132,7 @@ class JobSpec:
             "session": session and {"trigger": session.trigger, "timeout_minutes": session.timeout_minutes},
             "checkpoint_max_gib": self.checkpoint_max_gib,
             "load": self.load and self.load.to_wire(),
+            "cache": self.cache and self.cache.to_wire(),
         }
 
     @classmethod
@@ -123,6 +140,7 @@ class JobSpec:
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
         session = optional_members(wire, "session")
         load = added_members(wire, "load")
+        cache = added_members(wire, "cache")
         return cls(
             start_commands=texts(wire, "start_commands"),
             resources=NodeResources.from_wire(members(wire, "resources")),
@@ -136,6 +154,7 @@ class JobSpec:
             else SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
             checkpoint_max_gib=added_count(wire, "checkpoint_max_gib"),
             load=None if load is None else LoadSpec.from_wire(load),
+            cache=None if cache is None else CacheSpec.from_wire(cache),
         )
 
 

@@ -13,6 +13,7 @@ from policy.training.statuses import Outcome, Phase, Wanted
 from policy.training.wire import (
     added_objects,
     added_text,
+    added_texts,
     count,
     flag,
     members,
@@ -23,8 +24,9 @@ from policy.training.wire import (
 )
 
 LOADS = "loads"
-ABILITIES = (LOADS,)
-"""What a trainer of this version can do and an older one cannot, told with each claim."""
+CACHES = "caches"
+ABILITIES = (LOADS, CACHES)
+"""The abilities that a trainer of an older version lacks. Each claim tells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +203,14 @@ class WantedState:
 
     jobs: tuple[WantedJob, ...] = ()
     terminals: tuple[WantedTerminal, ...] = ()
+    forgotten_caches: tuple[str, ...] = ()
+    """The ids of deleted projects whose caches are to be removed."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "jobs": [job.to_wire() for job in self.jobs],
             "terminals": [terminal.to_wire() for terminal in self.terminals],
+            "forgotten_caches": list(self.forgotten_caches),
         }
 
     @classmethod
@@ -214,6 +219,7 @@ class WantedState:
         return cls(
             tuple(map(WantedJob.from_wire, objects(wire, "jobs"))),
             tuple(map(WantedTerminal.from_wire, objects(wire, "terminals"))),
+            added_texts(wire, "forgotten_caches"),
         )
 
 

@@ -74,3 +74,8 @@ def texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{name} must be an array of texts")
     return tuple(value)
+
+
+def added_texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Texts that older versions do not write; none without them."""
+    return texts(wire, name) if name in wire else ()

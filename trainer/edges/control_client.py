@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
 from policy.training.statuses import Outcome
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
@@ -67,6 +68,12 @@ class ControlClient:
         body = {"attempt": attempt, "checkpoints": [report.to_wire() for report in reports]}
         status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/checkpoints", body)
         _accepted(status, answer)
+
+    async def cache(self, summary: CacheSummary) -> None:
+        _accepted(*await self._ask("/caches", summary.to_wire()))
+
+    async def cache_removed(self, project_id: str) -> None:
+        _accepted(*await self._ask(f"/caches/{quote(project_id, safe='')}/removed", {}))
 
     async def _ask(self, path: str, body: Any) -> tuple[int, Any]:
         try:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import NO_NUL, IdText, Name, RequestV1
-from policy.training.job_spec import DEFAULT_LOAD_PATH, LoadRef, LoadSpec
+from policy.training.job_spec import DEFAULT_LOAD_PATH, CacheSpec, LoadRef, LoadSpec
 
 MAX_PATH_BYTES = 1024
 MAX_LOADS = 20
@@ -20,6 +20,8 @@ CheckpointType = Literal["baseten_latest_checkpoint", "baseten_named_checkpoint"
 _MAX_NAME_BYTES = 255
 _CLIENTS_LOAD_PATH = "/tmp/loaded_checkpoints"  # noqa: S108 (it is compared, and never opened)
 """The clients' default, which they always send. It stands for ours."""
+_CLIENTS_MOUNT_PATH = "/root/.cache"
+"""The same for a cache."""
 _OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
 """The nodes' own directories are in the job's."""
 _Text = Annotated[str, Field(max_length=4096, json_schema_extra=NO_NUL)]
@@ -54,6 +56,12 @@ def own_directory(path: str) -> str:
 
 def _load_directory(path: str) -> str:
     return DEFAULT_LOAD_PATH if path.rstrip("/") == _CLIENTS_LOAD_PATH else own_directory(path)
+
+
+def _mount_path(path: str) -> str:
+    if path.rstrip("/") != _CLIENTS_MOUNT_PATH:
+        raise ValueError("nothing is mounted; leave it out, and use $TOLLGATE_CACHE_DIR or $BT_PROJECT_CACHE_DIR")
+    return path
 
 
 def _check_type(typ: str) -> str:
@@ -133,10 +141,15 @@ class LoadCheckpointRequestV1(RequestV1):
 class CacheRequestV1(RequestV1):
     """A directory that the jobs of a project share."""
 
-    enabled: Annotated[bool, _only(False, "jobs share no cache; leave it out")] | None = False
-    enable_legacy_hf_mount: bool | None = False
-    require_cache_affinity: bool | None = True
-    mount_base_path: JobPath | None = None
+    enabled: bool | None = False
+    enable_legacy_hf_mount: bool | None = Field(False, description="`HF_HOME` is in the cache, unless the job sets it.")
+    require_cache_affinity: bool | None = Field(True, description="Ignored: the cache is where all jobs are.")
+    mount_base_path: Annotated[JobPath, AfterValidator(_mount_path)] | None = Field(
+        None, description="Null, or the clients' default: nothing is mounted, and variables name the directory."
+    )
+
+    def spec(self) -> CacheSpec | None:
+        return CacheSpec(bool(self.enable_legacy_hf_mount)) if self.enabled else None
 
 
 class WorkspaceRequestV1(RequestV1):

@@ -31,6 +31,7 @@ from policy.training.job_spec import (
     DEDICATED,
     DEFAULT_CHECKPOINT_PATH,
     ON_DEMAND,
+    CacheSpec,
     JobSpec,
     LoadSpec,
     SecretRef,
@@ -161,7 +162,7 @@ class TrainingRuntimeRequestV1(RequestV1):
     checkpointing_config: CheckpointingRequestV1 | None = None
     load_checkpoint_config: LoadCheckpointRequestV1 | None = None
     cache_config: CacheRequestV1 | None = None
-    enable_cache: Annotated[Literal[False], Field(description="Null or false: see `cache_config`.")] | None = None
+    enable_cache: bool | None = Field(None, description="Older form of `cache_config`, with a legacy HF mount.")
     artifacts: Artifacts | None = None
 
     def environment(self) -> dict[str, str | SecretRef]:
@@ -181,6 +182,15 @@ class TrainingRuntimeRequestV1(RequestV1):
             message = f"must be outside of the job's own checkpoint directory, {path}"
             raise InvalidFieldError("training_job.runtime.load_checkpoint_config.download_folder", message)
         return load
+
+    def cache(self) -> CacheSpec | None:
+        """The cache. InvalidFieldError if both forms are given."""
+        if self.enable_cache is not None and self.cache_config is not None:
+            message = "is the older form of cache_config; give cache_config alone"
+            raise InvalidFieldError("training_job.runtime.enable_cache", message)
+        if self.enable_cache:
+            return CacheSpec(is_hf_home=True)
+        return self.cache_config.spec() if self.cache_config else None
 
     def checkpoint_max_gib(self) -> int | None:
         config = self.checkpointing_config
@@ -246,6 +256,7 @@ class NewTrainingJobRequestV1(RequestV1):
             session=session.spec() if session else None,
             checkpoint_max_gib=runtime.checkpoint_max_gib(),
             load=runtime.load(),
+            cache=runtime.cache(),
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.training import job_rows, project_rows
+from control.edges.sql.training import cache_rows, job_rows, project_rows
 from control.edges.sql.training.restore_rows import Loader, LoadRow, find_load, last_checkpoint
 from control.errors import (
     CheckpointsSyncingError,
@@ -29,7 +29,7 @@ from control.records.training import JobRecord
 from control.resources.training import job_states
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import JobSpec, SecretRef
-from policy.training.reports import ABILITIES, LOADS, Claimed, Load, Restore
+from policy.training.reports import ABILITIES, CACHES, LOADS, Claimed, Load, Restore
 from policy.training.statuses import ENDED, SYNCING
 
 _TOKEN_BYTES = 32
@@ -62,8 +62,10 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
         restore = await _restore(tx.conn, job)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        if spec.load is not None and LOADS not in abilities:
+        if (spec.load and LOADS not in abilities) or (spec.cache and CACHES not in abilities):
             raise OldTrainerError
+        if spec.cache is not None:
+            await cache_rows.put_cache(tx, job.project_id)
         loads = await _loads(tx.conn, job, spec)
         await job_rows.update_job(tx, job, after)
         project = await project_rows.project_names(tx.conn, [job.project_id])

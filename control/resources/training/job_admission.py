@@ -15,13 +15,18 @@ from policy.training.placement import unfit_field
 from policy.training.resources import Host, NodeResources
 
 _JOB = "training_job"
+_HAS_CACHES = "local"
+"""The one backend whose nodes are always on one machine."""
 
 
 def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
-    """Raise InvalidFieldError for a job that can never fit, and for a session that the backend cannot have."""
+    """Raise InvalidFieldError for a job that can never fit, and for a cache or session that the backend cannot have."""
     field = unfit_field(backend.hosts, spec.node_count, spec.resources)
     if field is not None:
         raise InvalidFieldError(f"{_JOB}.compute.{field}", _never_fits(field, backend.hosts, spec.resources))
+    if spec.cache is not None and backend.backend != _HAS_CACHES:
+        message = f"the training backend ({backend.backend}) keeps no caches; leave cache_config out"
+        raise InvalidFieldError(f"{_JOB}.runtime.cache_config.enabled", message)
     if spec.session is not None and not backend.has_sessions:
         message = f"the training backend ({backend.backend}) has no interactive sessions; leave the field out"
         raise InvalidFieldError(f"{_JOB}.interactive_session", message)

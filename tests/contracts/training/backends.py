@@ -49,6 +49,9 @@ class NoCheckpoints:
     async def restore(self, restore: Restore) -> None:
         raise AssertionError("nothing to restore")
 
+    async def load(self, checkpoint: Restore) -> None:
+        raise AssertionError("nothing to load")
+
     async def finish(self) -> None:
         return
 

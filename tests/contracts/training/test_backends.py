@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.training.job_spec import LoadRef, LoadSpec
+from policy.training.job_spec import CacheSpec, LoadRef, LoadSpec
 from policy.training.reports import CheckpointFile, Load, Restore
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
@@ -22,7 +22,7 @@ from tests.contracts.training.backends import (
     started,
 )
 from tests.fakes.training_backend import FakeBackend
-from trainer.backend import Backend, EnvironmentRefusedError, NoTerminalError
+from trainer.backend import Backend, BackendAwayError, EnvironmentRefusedError, NoTerminalError
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local import LocalBackend
 
@@ -154,17 +154,39 @@ async def test_refused_environment_ends_the_attempt_before_anything_runs(stage: 
 
 
 async def test_checkpoint_to_load_that_is_lost_ends_the_attempt_before_anything_runs(stage: Stage) -> None:
-    lost = Restore("step-1", "other/step-1/v", (CheckpointFile("w", 1, "0" * 64),))
+    checkpoint = Restore("step-1", "other/step-1/v", (CheckpointFile("w", 1, "0" * 64),))
     if isinstance(stage.backend, FakeBackend):
-        stage.backend.lost_locations.add(lost.location)
+        stage.backend.lost_locations.add(checkpoint.location)
     job = claimed("echo hello", load=LoadSpec((LoadRef("other"),)))
-    job = await started(stage.backend, replace(job, loads=(Load("rank-0", lost),)))
+    job = await started(stage.backend, replace(job, loads=(Load("rank-0", checkpoint),)))
 
     report = await ended(stage.backend, job)
 
     assert report.outcome is Outcome.DEPLOY_FAILED
     assert report.error_message == "checkpoint step-1 is not in the checkpoint store any more"
     assert await all_output(stage.backend, job) == []
+
+
+async def test_cache_is_told_of_once_after_each_end_and_removed_when_no_job_uses_it(stage: Stage) -> None:
+    backend = stage.backend
+    first = replace(claimed("exit 0", cache=CacheSpec()), project_id="tp_1")
+    second = replace(claimed("sleep 1000", cache=CacheSpec()), project_id="tp_1")
+    other = await started(backend, replace(claimed("exit 0"), project_id="tp_2"))
+    await started(backend, first)
+    await ended(backend, first)
+    await ended(backend, other)
+    assert [summary.project_id for summary in await backend.cache_summaries()] == ["tp_1"]
+    assert await backend.cache_summaries() == []
+
+    await started(backend, second)
+    await in_phase(backend, second, Phase.RUNNING)
+    with pytest.raises(BackendAwayError):
+        await backend.forget_cache("tp_1")
+    await backend.stop(second.job_id, Outcome.STOPPED)
+    await ended(backend, second)
+    assert [summary.project_id for summary in await backend.cache_summaries()] == ["tp_1"]
+    await backend.forget_cache("tp_1")
+    await backend.forget_cache("tp_1")
 
 
 async def test_token_is_spent_once(stage: Stage) -> None:

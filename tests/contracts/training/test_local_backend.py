@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.training.job_spec import ON_FAILURE, LoadSpec, SessionSpec
+from policy.training.job_spec import ON_FAILURE, CacheSpec, LoadSpec, SessionSpec
 from policy.training.reports import CheckpointFile, Claimed, Load, Restore
 from policy.training.resources import NodeResources
 from policy.training.statuses import Outcome, Phase
@@ -179,6 +179,65 @@ async def test_loaded_checkpoints_are_there_before_the_first_command(stage: Stag
     assert texts(await all_output(backend, job)) == [f"{stage.directory(job).files}/in", "weightsweights"]
     assert await backend.checkpoints(job.job_id, job.attempt) == ()
     await backend.close()
+
+
+def of_project(project_id: str, *commands: str, is_hf_home: bool = False) -> Claimed:
+    """A job that has the cache of this project."""
+    return replace(claimed(*commands, cache=CacheSpec(is_hf_home)), project_id=project_id)
+
+
+async def test_jobs_of_a_project_share_a_directory_that_stays(stage: Stage) -> None:
+    write = "mkdir $TOLLGATE_CACHE_DIR/a; echo kept > $BT_PROJECT_CACHE_DIR/a/b; ln -s / $BT_RW_CACHE_DIR/root"
+    first = await started(stage.backend, of_project("tp_1", write, "echo $HF_HOME"))
+    assert (await ended(stage.backend, first)).outcome is Outcome.COMPLETED
+    (summary,) = await stage.backend.cache_summaries()
+    entries = [(entry.path, entry.file_type, entry.permissions[0]) for entry in summary.entries]
+    assert entries == [("a", "directory", "d"), ("root", "symlink", "l"), ("a/b", "file", "-")]
+    assert (summary.project_id, summary.entries[2].size_bytes) == ("tp_1", 5)
+    await stage.backend.forget(first.job_id, with_store=True)
+
+    second = await started(
+        stage.backend, of_project("tp_1", "cat $TOLLGATE_CACHE_DIR/a/b; echo $HF_HOME", is_hf_home=True)
+    )
+    other = await started(stage.backend, of_project("tp_2", "ls $TOLLGATE_CACHE_DIR | wc -l"))
+    for job in (second, other):
+        await ended(stage.backend, job)
+    cache = stage.settings.directory / "caches" / "tp_1"
+    assert texts(await all_output(stage.backend, second)) == ["kept", f"{cache}/huggingface"]
+    assert texts(await all_output(stage.backend, other)) == ["0"]
+    await stage.backend.forget_cache("tp_1")
+    assert [path.name for path in cache.parent.iterdir()] == ["tp_2"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as other users")
+async def test_cache_is_reached_by_its_projects_jobs_alone_whatever_user_they_get() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        own = settings(Path(directory))
+        capacity = replace(own.capacity, nodes=2)
+        stage = Stage(Settings(own.control_url, "", own.directory, capacity=capacity, user="270000-270001"))
+        await stage.backend.open()
+        add = "umask 077; echo $(id -u) >> $TOLLGATE_CACHE_DIR/users; cat $TOLLGATE_CACHE_DIR/users | wc -l"
+        caching = await started(stage.backend, of_project("tp_1", add, FOR_EVER))
+        await printed(stage.backend, caching, "1")
+        beside = await started(stage.backend, of_project("tp_1", add))
+        await ended(stage.backend, beside)
+        assert texts(await all_output(stage.backend, beside)) == ["2"]
+        users = (own.directory / "caches" / "tp_1" / "users").read_text().split()
+        assert len(set(users)) == 1, "jobs that have the cache at a time have one user"
+        await stage.backend.stop(caching.job_id, Outcome.STOPPED)
+        await ended(stage.backend, caching)
+
+        for number in range(6):  # each of the two ids is sooner or later the one that had the cache
+            thief = await started(stage.backend, claimed(f"ls {own.directory}/caches/tp_1 2>/dev/null | wc -l; id -u"))
+            await ended(stage.backend, thief)
+            assert texts(await all_output(stage.backend, thief))[0] == "0"
+            mine = await started(stage.backend, of_project("tp_1", add))
+            await ended(stage.backend, mine)
+            assert texts(await all_output(stage.backend, mine)) == [str(number + 3)]
+            for job in (thief, mine):
+                await stage.backend.forget(job.job_id, with_store=True)
+        await stage.backend.close()
 
 
 async def test_commands_that_read_standard_input_find_it_empty(stage: Stage) -> None:

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from policy.training.job_spec import JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
+from policy.training.caches import FILE_TYPES, CacheEntry, CacheSummary
+from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.reports import (
     BackendReport,
     CheckpointFile,
@@ -55,6 +56,7 @@ specs = st.builds(
     base_image=maybe_texts,
     session=st.none() | st.builds(SessionSpec, texts, counts),
     checkpoint_max_gib=st.none() | counts,
+    cache=st.none() | st.builds(CacheSpec, st.booleans()),
     load=st.none() | st.builds(LoadSpec, few(st.builds(LoadRef, maybe_texts, maybe_texts, maybe_texts)), texts),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
@@ -83,7 +85,7 @@ wanted_jobs = st.builds(
     counts,
 )
 wanted_terminals = st.builds(WantedTerminal, texts, texts, counts, counts, texts)
-wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals))
+wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals), few(texts))
 files = st.builds(CheckpointFile, texts, counts, texts)
 checkpoints = st.builds(
     CheckpointReport,
@@ -105,6 +107,9 @@ metrics = st.builds(
 )
 batches = st.builds(OutputBatch, counts, counts, counts, counts, few(lines), few(metrics))
 
+entries = st.builds(CacheEntry, texts, counts, counts, st.sampled_from(FILE_TYPES), texts)
+summaries = st.builds(CacheSummary, texts, counts, few(entries))
+
 MESSAGES: dict[type, SearchStrategy[Any]] = {
     Host: hosts,
     NodeResources: resources,
@@ -123,5 +128,6 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     OutputLine: lines,
     MetricPoint: metrics,
     OutputBatch: batches,
+    CacheSummary: summaries,
 }
 """Strategies by type of message. Each type has `to_wire` and `from_wire`."""

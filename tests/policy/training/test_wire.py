@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy.training.job_spec import JobSpec
-from policy.training.reports import Claimed, WantedTerminal
+from policy.training.reports import Claimed, WantedState, WantedTerminal
 from tests.policy.training.messages import MESSAGES
 
 ADDED = {
@@ -21,6 +21,8 @@ ADDED = {
     "job_name": "",
     "checkpoint_max_gib": None,
     "load": None,
+    "cache": None,
+    "forgotten_caches": (),
     "loads": (),
 }
 """Members that older versions do not write, and what is read instead."""
@@ -79,7 +81,7 @@ def test_a_missing_member_is_named(kind: Any, data: st.DataObject) -> None:
         kind.from_wire(wire)
 
 
-@given(st.one_of(MESSAGES[JobSpec], MESSAGES[Claimed], MESSAGES[WantedTerminal]))
+@given(st.one_of(MESSAGES[JobSpec], MESSAGES[Claimed], MESSAGES[WantedState], MESSAGES[WantedTerminal]))
 @settings(max_examples=15)
 def test_message_of_an_older_version_is_read(message: Any) -> None:
     wire = message.to_wire()

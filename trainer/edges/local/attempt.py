@@ -23,6 +23,7 @@ from trainer.backend import (
     JobEnvironment,
     RestoreError,
 )
+from trainer.edges.local.caches import ProjectCaches
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord
 from trainer.edges.local.gpus import Gpu, gpu_variables
@@ -50,6 +51,7 @@ class Terms:
 
     environment: EnvironmentSource
     checkpoints: CheckpointSource
+    caches: ProjectCaches
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -160,6 +162,7 @@ class LocalAttempt:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
+        await asyncio.to_thread(self._prepare_caches)
         if self.job.restore is not None and self._checkpoints is not None:
             await unless_stopped(self._stop_event, self._restore(self._checkpoints.restore, self.job.restore))
         for load in self.job.loads:
@@ -171,6 +174,15 @@ class LocalAttempt:
             if self._stop_event.is_set():
                 raise StoppedError
             await node.start(self._launch(node, environment))
+
+    def _prepare_caches(self) -> None:
+        """Give the job its cache, and take others from its user, which may have been another job's."""
+        owner = self.record.owner
+        project_id = self.job.project_id if self.job.spec.cache else ""
+        if owner is not None and not owner.has_name:
+            self._terms.caches.close_to(owner, project_id)
+        if self.job.spec.cache is not None:
+            self._terms.caches.make(project_id, owner)
 
     async def _restore(self, put_back: Callable[[Restore], Awaitable[None]], checkpoint: Restore) -> None:
         """Waits while the store is away."""
@@ -203,6 +215,7 @@ class LocalAttempt:
             temporary=str(directory.temporary(node.rank)),
             checkpoints=str(directory.checkpoints(job)),
             loads=str(directory.loads(job)),
+            cache=str(self._terms.caches.directory(job.project_id)) if job.spec.cache else None,
             path=os.environ.get("PATH", DEFAULT_PATH),
             user=NAMELESS if owner is not None and not owner.has_name else "",
         )

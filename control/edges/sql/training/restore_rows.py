@@ -68,10 +68,10 @@ def _meant(loader: Loader, ref: LoadRef) -> list[ColumnElement[bool]]:
     if ref.job_id is not None:
         conditions.append(_jobs.id == ref.job_id)
     if ref.project_name is not None:
-        named = select(_projects.id).where(
+        projects = select(_projects.id).where(
             _projects.workspace_id == loader.workspace_id, _projects.name == ref.project_name, ~_projects.is_deleted
         )
-        conditions.append(_jobs.project_id.in_(named))
+        conditions.append(_jobs.project_id.in_(projects))
     if ref.job_id is None and ref.project_name is None:
         conditions.append(_jobs.project_id == loader.project_id)
     if ref.checkpoint_name is not None:

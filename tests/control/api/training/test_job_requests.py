@@ -13,7 +13,7 @@ from control.api.protocol.errors import ProblemError
 from control.api.training.job_requests import CreateTrainingJobRequestV1
 from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
-from policy.training.job_spec import JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
+from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.resources import NodeResources
 from tests.control.training import job_body
 
@@ -197,6 +197,8 @@ async def test_a_push_with_defaults_is_a_plain_job() -> None:
         ("compute", {}),
         ("runtime", {}),
         ("runtime__load_checkpoint_config", {"enabled": False, "checkpoints": [{"job_id": "tj_1"}]}),
+        ("runtime__cache_config", {"enabled": False, "enable_legacy_hf_mount": True, "require_cache_affinity": False}),
+        ("runtime__enable_cache", False),
         ("runtime__checkpointing_config", {"enabled": False, "checkpoint_path": None, "volume_size_gib": 5}),
     ],
     ids=str,
@@ -215,6 +217,7 @@ async def test_a_member_that_asks_for_nothing_changes_nothing(path: str, value: 
         ("interactive_session", {"auth_provider": "github"}, "auth_codes"),
         ("runtime__checkpointing_config", {"enabled": True, "checkpoint_path": "/mnt/ckpts"}, "BT_CHECKPOINT_DIR"),
         ("runtime__load_checkpoint_config", {"download_folder": "/workspace/loaded"}, "BT_LOAD_CHECKPOINT_DIR"),
+        ("runtime__cache_config", {"enabled": True, "mount_base_path": "/workspace/.cache"}, "TOLLGATE_CACHE_DIR"),
         ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "loops_checkpoint"}]}, "Loops"),
         ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "baseten_named_checkpoint"}]}, "checkpoint_name"),
         (
@@ -287,3 +290,14 @@ async def test_loaded_checkpoints_are_never_taken_for_the_jobs_own(folder: str) 
     with pytest.raises(InvalidFieldError) as refused:
         await read(pushed(**changes))
     assert refused.value.field == "training_job.runtime.load_checkpoint_config.download_folder"
+
+
+async def test_a_cache_is_read_as_the_clients_write_it() -> None:
+    config = {"enabled": True, "require_cache_affinity": True, "mount_base_path": "/root/.cache"}
+    for is_hf_home in (False, True):
+        changes = {"runtime__cache_config": config | {"enable_legacy_hf_mount": is_hf_home}}
+        assert (await read(pushed(**changes))).spec.cache == CacheSpec(is_hf_home)
+    assert (await read(pushed(runtime__enable_cache=True))).spec.cache == CacheSpec(is_hf_home=True)
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(runtime__enable_cache=True, runtime__cache_config=config))
+    assert refused.value.field == "training_job.runtime.enable_cache"

@@ -397,3 +397,13 @@ async def loading_is_refused(plane: ControlPlane, place: str, ref: Json, **more:
     (detail,) = refused["details"]
     assert detail["field"] == "training_job.runtime.load_checkpoint_config.checkpoints.0"
     assert "no such checkpoint" in detail["message"]
+
+
+async def test_a_cache_is_refused_where_the_backend_has_none(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    caching = job_body(cache_config={"enabled": True})
+    job = (await sqlite_plane.post(sqlite_place, caching)).ok()["training_job"]
+    await report_backend(sqlite_plane.store, backend="ray")
+    for path, body in ((sqlite_place, caching), (f"{sqlite_place}/{job['id']}/recreate", None)):
+        (detail,) = (await sqlite_plane.post(path, body)).refused(400, "INVALID_REQUEST")["details"]
+        assert detail["field"] == "training_job.runtime.cache_config.enabled"
+        assert "(ray) keeps no caches" in detail["message"]
