@@ -103,6 +103,10 @@ class TrainingProjectNotFoundError(NotFoundError):
     """training project not found"""
 
 
+class NoCacheSummaryError(NotFoundError):
+    """The project has no summary of a cache: no job of it with runtime.cache_config has run yet"""
+
+
 class TrainingJobNotFoundError(NotFoundError):
     """training job not found"""
 
@@ -308,6 +312,17 @@ class JobNotClaimableError(ConflictError):
 
 class CheckpointsSyncingError(ConflictError):
     """Checkpoints that the training job starts with are still on their way into the store."""
+
+
+class MissingCheckpointError(ConflictError):
+    """A checkpoint that the training job loads does not exist any more."""
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__(f"{checkpoint}, which runtime.load_checkpoint_config names, does not exist any more")
+
+
+class OldTrainerError(ConflictError):
+    """The trainer is of an older version, which cannot do what the job asks for; start the trainer of this one."""
 
 
 class CheckpointNotSyncedError(ConflictError):

@@ -11,9 +11,11 @@ import time
 from pathlib import Path
 from typing import Protocol
 
-from runtime.background import is_set_within
+from policy.training.reports import WantedState
+from runtime.background import cancelled, is_set_within
 from runtime.log_lines import cause_of
 from trainer.backend import Backend, CheckpointSource, EnvironmentSource
+from trainer.caches import Caches
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.control_client import ControlClient
 from trainer.edges.terminal_socket import TerminalDialler
@@ -55,11 +57,19 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
         checkpoints = checkpoints_in(settings.checkpoint_store, settings.checkpoint_sizes)
         backend = make_backend(settings, control.environment, checkpoints)
         terminals = Terminals(backend, dialler)
-        loop = SyncLoop(backend, control, name, time.monotonic, terminals.connect)
+        caches = Caches(backend, control)
+
+        def follow(state: WantedState) -> None:
+            terminals.connect(state.terminals)
+            caches.forget(state.forgotten_caches)
+
+        loop = SyncLoop(backend, control, name, time.monotonic, follow)
+        cache_task = asyncio.create_task(caches.run())
         log.info("Trainer %s runs jobs on backend %s for %s.", name, backend.name, settings.control_url)
         try:
             await _serve(loop, stop, ready_file)
         finally:
+            await cancelled(cache_task)
             await terminals.close()
     finally:
         await dialler.close()

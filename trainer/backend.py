@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
 from policy.training.resources import Host
 from policy.training.statuses import Outcome
@@ -68,6 +69,10 @@ class JobCheckpoints(Protocol):
         """Put a checkpoint from the store back under its name, verified. BackendAwayError, RestoreError."""
         ...
 
+    async def load(self, checkpoint: Restore) -> None:
+        """Put a checkpoint of another job into the directory, verified. BackendAwayError, RestoreError."""
+        ...
+
     async def finish(self) -> None:
         """Send what is left once the job has ended, however long the store is away. Until then `is_syncing`."""
         ...
@@ -77,12 +82,23 @@ class JobCheckpoints(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointTerms:
+    """The terms of a job's checkpoints. To remove them they need not be known."""
+
+    workspace_id: str = ""
+    """The workspace whose share of the transfers they take."""
+    max_gib: int | None = None
+    """The job's own bound of a checkpoint's size."""
+
+
+ANY_TERMS = CheckpointTerms()
+
+
 class CheckpointSource(Protocol):
     """Makes the checkpoints of a job."""
 
-    def __call__(self, directory: Path, job_id: str, workspace_id: str = "") -> JobCheckpoints:
-        """`workspace_id`: whose share of the transfers they take. To remove them it need not be known."""
-        ...
+    def __call__(self, directory: Path, job_id: str, terms: CheckpointTerms = ANY_TERMS) -> JobCheckpoints: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +175,17 @@ class Backend(Protocol):
         """Remove everything of an ended job from the hosts, and with `with_store` from the checkpoint store.
 
         With `with_store` also a job of which the hosts have nothing. BackendAwayError if the store is away."""
+        ...
+
+    async def cache_summaries(self) -> Sequence[CacheSummary]:
+        """The projects' caches that may have changed, at most every 30 s while a job runs, and once after its end.
+
+        A backend without caches has none. Each is told once.
+        """
+        ...
+
+    async def forget_cache(self, project_id: str) -> None:
+        """Remove the cache of a deleted project. BackendAwayError if something is left, or a job still uses it."""
         ...
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
 from trainer.backend import JobEnvironment
 
@@ -47,6 +48,14 @@ class Control(Protocol):
 
     async def checkpoints(self, job_id: str, attempt: int, reports: Sequence[CheckpointReport]) -> None:
         """Deliver all checkpoints of an attempt. ControlRefusedError."""
+        ...
+
+    async def cache(self, summary: CacheSummary) -> None:
+        """Deliver the summary of a project's cache. ControlRefusedError."""
+        ...
+
+    async def cache_removed(self, project_id: str) -> None:
+        """Tell that nothing is left of a deleted project's cache. ControlRefusedError."""
         ...
 
 

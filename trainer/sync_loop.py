@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-from policy.training.reports import BackendReport, JobReport, WantedJob, WantedState, WantedTerminal
+from policy.training.reports import BackendReport, JobReport, WantedJob, WantedState
 from policy.training.resources import Host
 from policy.training.statuses import ENDED, Phase, Wanted
 from runtime.background import cancelled, is_set_within
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class SyncLoop:
-    """One trainer. `on_terminals` gets the shells that browsers wait for; it must return at once."""
+    """One trainer. `on_answer` gets all that control wants; it must return at once."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class SyncLoop:
         control: Control,
         name: str,
         clock: Callable[[], float],
-        on_terminals: Callable[[Sequence[WantedTerminal]], None] = lambda _: None,
+        on_answer: Callable[[WantedState], None] = lambda _: None,
     ) -> None:
         self._backend = backend
         self._control = control
         self._name = name
         self._clock = clock
-        self._on_terminals = on_terminals
+        self._on_answer = on_answer
         self._changed = asyncio.Event()
         self._actions = JobActions(backend, control, clock, self._changed.set)
         self._shippings: dict[str, tuple[Shipping, asyncio.Task[None]]] = {}
@@ -170,7 +170,7 @@ class SyncLoop:
         self._ship({id: report for id, report in view.reports.items() if id not in deleted and id not in view.busy})
         if self._is_stopping:
             return
-        self._on_terminals(wanted_state.terminals)
+        self._on_answer(wanted_state)
         for action in actions(wanted_state, view, self._jobs):
             if isinstance(action, Forget):
                 self._end_shipping(action.job_id)

@@ -15,9 +15,16 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.reports import json_object, received
 from control.api.session_pages.pairing import TERMINALS
 from control.api.training.checkpoint_bodies import checkpoint_reports
-from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
+from control.api.training.trainer_bodies import (
+    abilities_in,
+    attempt_in,
+    backend_report,
+    cache_summary,
+    output_batch,
+    token_in,
+)
 from control.long_work import OPERATOR, beside
-from control.resources.training import backend_reports, checkpoints, claims
+from control.resources.training import backend_reports, checkpoints, claims, projects
 from policy.training.reports import WantedState
 from policy.training.statuses import DEPLOYING
 
@@ -26,13 +33,13 @@ async def _post_sync(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
     synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
     dependencies.metrics.training_jobs_entered(synced.entered)
-    state = WantedState(synced.jobs, terminals=request.app[TERMINALS].wanted())
+    state = WantedState(synced.jobs, request.app[TERMINALS].wanted(), synced.forgotten_caches)
     return _answer(await beside(OPERATOR, len(state.jobs), state.to_wire))
 
 
 async def _post_claim(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    claimed = await claims.claim(dependencies.store, request.match_info["job_id"], attempt_in(body))
+    claimed = await claims.claim(dependencies.store, request.match_info["job_id"], attempt_in(body), abilities_in(body))
     dependencies.metrics.training_jobs_entered([DEPLOYING])
     return _answer(claimed.to_wire())
 
@@ -62,6 +69,18 @@ async def _post_checkpoints(request: web.Request) -> web.Response:
     return _answer({})
 
 
+async def _post_cache(request: web.Request) -> web.Response:
+    dependencies, body = await received(request)
+    await projects.take_cache(dependencies.store, await cache_summary(body))
+    return _answer({})
+
+
+async def _post_removed_cache(request: web.Request) -> web.Response:
+    dependencies, _ = await received(request)
+    await projects.take_removed_cache(dependencies.store, request.match_info["project_id"])
+    return _answer({})
+
+
 def _answer(body: Any) -> web.Response:
     headers = {"Cache-Control": "no-store"}
     return web.Response(body=orjson.dumps(body), headers=headers, content_type="application/json")
@@ -74,4 +93,6 @@ ROUTES = [
     web.post(f"{_JOB}/claim", _post_claim),
     web.post(f"{_JOB}/output", _post_output),
     web.post(f"{_JOB}/checkpoints", _post_checkpoints),
+    web.post("/internal/v1/training/caches", _post_cache),
+    web.post("/internal/v1/training/caches/{project_id}/removed", _post_removed_cache),
 ]

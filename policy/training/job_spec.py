@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.training.resources import NodeResources
-from policy.training.wire import count, members, optional_members, optional_text, text, texts
+from policy.training.wire import (
+    added_count,
+    added_members,
+    count,
+    flag,
+    members,
+    objects,
+    optional_members,
+    optional_text,
+    text,
+    texts,
+)
 
 ON_STARTUP = "on_startup"
 ON_FAILURE = "on_failure"
@@ -16,6 +27,7 @@ ON_DEMAND = "on_demand"
 DEDICATED = "dedicated"
 SPOT = "spot"
 DEFAULT_CHECKPOINT_PATH = "checkpoints"
+DEFAULT_LOAD_PATH = "loaded_checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,61 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadRef:
+    """A checkpoint to load: the newest of this job or of this project, and of this name where one is given.
+
+    Without a job and a project it is the newest of the job's own project.
+    """
+
+    job_id: str | None = None
+    project_name: str | None = None
+    checkpoint_name: str | None = None
+
+    def __str__(self) -> str:
+        """The reference in words, for messages."""
+        name = "a checkpoint" if self.checkpoint_name is None else f"checkpoint {self.checkpoint_name!r}"
+        job = "" if self.job_id is None else f" of job {self.job_id}"
+        project = "" if self.project_name is None else f" in project {self.project_name!r}"
+        return f"{name}{job}{project}" if job or project else f"{name} in the job's own project"
+
+    def to_wire(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "LoadRef":
+        return cls(*(optional_text(wire, name) for name in cls.__dataclass_fields__))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """The checkpoints that are put into a directory before the first command."""
+
+    refs: tuple[LoadRef, ...]
+    directory: str = DEFAULT_LOAD_PATH
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"refs": [ref.to_wire() for ref in self.refs], "directory": self.directory}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "LoadSpec":
+        return cls(tuple(map(LoadRef.from_wire, objects(wire, "refs"))), text(wire, "directory"))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """The job shares the directory of its project's cache. `is_hf_home`: Hugging Face's programs use it."""
+
+    is_hf_home: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"is_hf_home": self.is_hf_home}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "CacheSpec":
+        return cls(flag(wire, "is_hf_home"))
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The configuration of a job; `recreate` copies it. Paths are relative to the job's own directory."""
 
@@ -47,6 +114,10 @@ class JobSpec:
     """None: checkpoints are not synced, but the job has a directory for them nevertheless."""
     base_image: str | None = None
     session: SessionSpec | None = None
+    checkpoint_max_gib: int | None = None
+    """The most GiB of a checkpoint, beside the operator's bound. None: that bound alone."""
+    load: LoadSpec | None = None
+    cache: CacheSpec | None = None
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -59,12 +130,17 @@ class JobSpec:
             "checkpoint_path": self.checkpoint_path,
             "base_image": self.base_image,
             "session": session and {"trigger": session.trigger, "timeout_minutes": session.timeout_minutes},
+            "checkpoint_max_gib": self.checkpoint_max_gib,
+            "load": self.load and self.load.to_wire(),
+            "cache": self.cache and self.cache.to_wire(),
         }
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> "JobSpec":
         """The inverse of `to_wire`. Raises KeyError or TypeError that names the member if the shape is wrong."""
         session = optional_members(wire, "session")
+        load = added_members(wire, "load")
+        cache = added_members(wire, "cache")
         return cls(
             start_commands=texts(wire, "start_commands"),
             resources=NodeResources.from_wire(members(wire, "resources")),
@@ -76,6 +152,9 @@ class JobSpec:
             session=None
             if session is None
             else SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
+            checkpoint_max_gib=added_count(wire, "checkpoint_max_gib"),
+            load=None if load is None else LoadSpec.from_wire(load),
+            cache=None if cache is None else CacheSpec.from_wire(cache),
         )
 
 

@@ -10,7 +10,23 @@ from typing import Any
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
-from policy.training.wire import added_text, count, flag, members, objects, optional_members, optional_text, text
+from policy.training.wire import (
+    added_objects,
+    added_text,
+    added_texts,
+    count,
+    flag,
+    members,
+    objects,
+    optional_members,
+    optional_text,
+    text,
+)
+
+LOADS = "loads"
+CACHES = "caches"
+ABILITIES = (LOADS, CACHES)
+"""The abilities that a trainer of an older version lacks. Each claim tells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +203,14 @@ class WantedState:
 
     jobs: tuple[WantedJob, ...] = ()
     terminals: tuple[WantedTerminal, ...] = ()
+    forgotten_caches: tuple[str, ...] = ()
+    """The ids of deleted projects whose caches are to be removed."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
             "jobs": [job.to_wire() for job in self.jobs],
             "terminals": [terminal.to_wire() for terminal in self.terminals],
+            "forgotten_caches": list(self.forgotten_caches),
         }
 
     @classmethod
@@ -200,6 +219,7 @@ class WantedState:
         return cls(
             tuple(map(WantedJob.from_wire, objects(wire, "jobs"))),
             tuple(map(WantedTerminal.from_wire, objects(wire, "terminals"))),
+            added_texts(wire, "forgotten_caches"),
         )
 
 
@@ -270,6 +290,21 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """A checkpoint of another job, to be put into this directory below that of loaded checkpoints."""
+
+    directory: str
+    checkpoint: Restore
+
+    def to_wire(self) -> dict[str, Any]:
+        return {"directory": self.directory, "checkpoint": self.checkpoint.to_wire()}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Load":
+        return cls(text(wire, "directory"), Restore.from_wire(members(wire, "checkpoint")))
+
+
+@dataclass(frozen=True, slots=True)
 class Claimed:
     """Control's answer when a trainer may start a job: the attempt's number and all that it needs.
 
@@ -282,7 +317,12 @@ class Claimed:
     environment_token: str
     restore: Restore | None
     workspace_id: str = ""
-    """The workspace's id. Empty from a control plane of an older version."""
+    """The workspace's id. Empty from a control plane of an older version, as the members below."""
+    project_id: str = ""
+    project_name: str = ""
+    job_name: str = ""
+    """Empty too if the job has no name."""
+    loads: tuple[Load, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -292,6 +332,10 @@ class Claimed:
             "environment_token": self.environment_token,
             "restore": self.restore and self.restore.to_wire(),
             "workspace_id": self.workspace_id,
+            "project_id": self.project_id,
+            "project_name": self.project_name,
+            "job_name": self.job_name,
+            "loads": [load.to_wire() for load in self.loads],
         }
 
     @classmethod
@@ -304,6 +348,10 @@ class Claimed:
             environment_token=text(wire, "environment_token"),
             restore=None if restore is None else Restore.from_wire(restore),
             workspace_id=added_text(wire, "workspace_id"),
+            project_id=added_text(wire, "project_id"),
+            project_name=added_text(wire, "project_name"),
+            job_name=added_text(wire, "job_name"),
+            loads=tuple(map(Load.from_wire, added_objects(wire, "loads"))),
         )
 
 

@@ -20,6 +20,21 @@ def added_text(wire: Mapping[str, Any], name: str) -> str:
     return text(wire, name) if name in wire else ""
 
 
+def added_count(wire: Mapping[str, Any], name: str) -> int | None:
+    """A number that older versions do not write, or null; None without it."""
+    return None if wire.get(name) is None else count(wire, name)
+
+
+def added_objects(wire: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    """Objects that older versions do not write; none without them."""
+    return objects(wire, name) if name in wire else ()
+
+
+def added_members(wire: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    """An object that older versions do not write, or null; None without it."""
+    return None if wire.get(name) is None else members(wire, name)
+
+
 def count(wire: Mapping[str, Any], name: str) -> int:
     """A whole number of at least 0."""
     value = wire[name]
@@ -59,3 +74,8 @@ def texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{name} must be an array of texts")
     return tuple(value)
+
+
+def added_texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Texts that older versions do not write; none without them."""
+    return texts(wire, name) if name in wire else ()

@@ -8,6 +8,7 @@ from control.edges.sql.training import job_rows, project_rows
 from control.records.training import JobRecord, ProjectRecord
 from policy.training.job_spec import JobSpec
 from policy.training.reports import (
+    ABILITIES,
     BackendReport,
     Claimed,
     JobReport,
@@ -76,6 +77,7 @@ class Trainer:
     plane: ControlPlane
     name: str = "trainer-1"
     hosts: tuple[Host, ...] = (HOST,)
+    abilities: tuple[str, ...] = ABILITIES
 
     async def post(self, path: str, body: Any, key: str = TOKEN) -> Answer:
         return await self.plane.post(f"/internal/v1/training/{path}", body, key=key)
@@ -88,7 +90,7 @@ class Trainer:
         return WantedState.from_wire((await self.try_sync(*jobs, reason=reason)).ok())
 
     async def try_claim(self, job_id: str = "tj_1", attempt: int = 0) -> Answer:
-        return await self.post(f"jobs/{job_id}/claim", {"attempt": attempt})
+        return await self.post(f"jobs/{job_id}/claim", {"attempt": attempt, "abilities": list(self.abilities)})
 
     async def claim(self, job_id: str = "tj_1", attempt: int = 0) -> Claimed:
         return Claimed.from_wire((await self.try_claim(job_id, attempt)).ok())

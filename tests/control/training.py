@@ -47,9 +47,10 @@ def job_body(**changes: Any) -> Json:
     return {"training_job": job}
 
 
+_LOADING = ("load_checkpoint_config", "cache_config")
 _PARTS = {
     "compute": ("node_count", "cpu_count", "memory", "accelerator"),
-    "runtime": ("start_commands", "environment_variables", "working_directory", "checkpointing_config"),
+    "runtime": ("start_commands", "environment_variables", "working_directory", "checkpointing_config", *_LOADING),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport, NodeState
 from policy.training.resources import Host
 from policy.training.statuses import Outcome, Phase
@@ -109,6 +110,9 @@ class FakeBackend:
         self.away: str | None = None
         self.is_deaf = False
         self.store_away: str | None = None
+        self.lost_locations: set[str] = set()
+        """Checkpoints that the store has lost."""
+        self.told_ends: set[str] = set()
         self.turns = 0
         """Turns of the event loop that each change takes."""
         self.attempts: dict[str, Attempt] = {}
@@ -129,6 +133,10 @@ class FakeBackend:
         assert job.job_id not in self.attempts, "the attempt before it was not forgotten"
         self.calls.append(("start", job.job_id, str(job.attempt), *hosts))
         attempt = self.attempts[job.job_id] = Attempt(job, [Node(host) for host in hosts])
+        names = [load.checkpoint.name for load in job.loads if load.checkpoint.location in self.lost_locations]
+        if names:
+            attempt.end(Outcome.DEPLOY_FAILED, f"checkpoint {names[0]} is not in the checkpoint store any more")
+            return
         try:
             await self._environment(job.environment_token)
         except EnvironmentRefusedError as refused:
@@ -172,6 +180,19 @@ class FakeBackend:
             raise BackendAwayError(self.store_away)
         self.calls.append(("forget", job_id, "store" if with_store else "hosts"))
         self.attempts.pop(job_id, None)
+
+    async def cache_summaries(self) -> Sequence[CacheSummary]:
+        self._check()
+        ends = {attempt.job.job_id: attempt.job for attempt in self.attempts.values() if attempt.phase is Phase.ENDED}
+        jobs = [job for id, job in ends.items() if job.spec.cache is not None and id not in self.told_ends]
+        self.told_ends |= {job.job_id for job in jobs}
+        return [CacheSummary(job.project_id, 1, ()) for job in jobs]
+
+    async def forget_cache(self, project_id: str) -> None:
+        self._check()
+        if any(attempt.job.project_id == project_id for attempt in self._running()):
+            raise BackendAwayError("a job still uses it")
+        self.calls.append(("forget_cache", project_id))
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
         self._check()

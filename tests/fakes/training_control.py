@@ -13,6 +13,7 @@ from aiohttp import web
 from control.errors import JobNotClaimableError
 from control.records.training import JobRecord
 from control.resources.training import job_states
+from policy.training.caches import CacheSummary
 from policy.training.job_spec import DEDICATED, JobSpec
 from policy.training.reports import (
     BackendReport,
@@ -57,6 +58,8 @@ class FakeControl:
     forgotten: list[str] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
     """Unspent environment tokens, and the job of each."""
+    caches: dict[str, CacheSummary] = field(default_factory=dict)
+    removed_caches: list[str] = field(default_factory=list)
     now_ms: int = 1_700_000_000_000
     lose_next_claim: bool = False
     """The next claim is made, and its answer lost."""
@@ -162,6 +165,14 @@ class FakeControl:
             raise ControlRefusedError("no such attempt")
         self.checkpoints_of[job_id] = list(reports)
 
+    async def cache(self, summary: CacheSummary) -> None:
+        self._check()
+        self.caches[summary.project_id] = summary
+
+    async def cache_removed(self, project_id: str) -> None:
+        self._check()
+        self.removed_caches.append(project_id)
+
     def _put(self, job: JobRecord) -> None:
         self.jobs[job.id] = job
         if self.statuses[job.id][-1] != job.status:
@@ -198,6 +209,8 @@ async def served(control: FakeControl, port: int = 0) -> AsyncIterator[str]:
     post("/internal/v1/training/jobs/{id}/claim", _answering(control, _claim))
     post("/internal/v1/training/jobs/{id}/output", _answering(control, _output))
     post("/internal/v1/training/jobs/{id}/checkpoints", _answering(control, _checkpoints))
+    post("/internal/v1/training/caches", _answering(control, _cache))
+    post("/internal/v1/training/caches/{id}/removed", _answering(control, _removed_cache))
     port = port or own_port()
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
@@ -251,4 +264,14 @@ async def _output(control: FakeControl, job_id: str, body: Mapping[str, Any]) ->
 
 async def _checkpoints(control: FakeControl, job_id: str, body: Mapping[str, Any]) -> Any:
     await control.checkpoints(job_id, body["attempt"], [CheckpointReport.from_wire(one) for one in body["checkpoints"]])
+    return {}
+
+
+async def _cache(control: FakeControl, _: str, body: Mapping[str, Any]) -> Any:
+    await control.cache(CacheSummary.from_wire(body))
+    return {}
+
+
+async def _removed_cache(control: FakeControl, project_id: str, _: Mapping[str, Any]) -> Any:
+    await control.cache_removed(project_id)
     return {}

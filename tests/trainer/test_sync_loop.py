@@ -436,7 +436,9 @@ async def test_the_end_of_the_trainer_is_bounded_if_control_takes_no_output(
 async def test_browsers_that_wait_for_a_shell_are_passed_on(world: World) -> None:
     terminal = WantedTerminal("t", "j", 1, 0)
     terminals: list[WantedTerminal] = []
-    world.loop = SyncLoop(world.backend, world.control, "t", lambda: 0.0, terminals.extend)
+    world.loop = SyncLoop(
+        world.backend, world.control, "t", lambda: 0.0, lambda state: terminals.extend(state.terminals)
+    )
     world.control.terminals = (terminal,)
     await world.rounds()
     assert terminals == [terminal]

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from policy.training.reports import BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
+from policy.training.caches import CacheSummary
+from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
 from policy.training.statuses import Outcome
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.control import AnotherTrainerError, ControlAwayError, ControlRefusedError
@@ -45,7 +46,8 @@ class ControlClient:
         return _read(WantedState.from_wire, _success(status, answer))
 
     async def claim(self, job_id: str, attempt: int) -> Claimed | None:
-        status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/claim", {"attempt": attempt})
+        body = {"attempt": attempt, "abilities": list(ABILITIES)}
+        status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/claim", body)
         return None if _is_refusal(status) else _read(Claimed.from_wire, _success(status, answer))
 
     async def environment(self, token: str) -> JobEnvironment:
@@ -66,6 +68,12 @@ class ControlClient:
         body = {"attempt": attempt, "checkpoints": [report.to_wire() for report in reports]}
         status, answer = await self._ask(f"/jobs/{quote(job_id, safe='')}/checkpoints", body)
         _accepted(status, answer)
+
+    async def cache(self, summary: CacheSummary) -> None:
+        _accepted(*await self._ask("/caches", summary.to_wire()))
+
+    async def cache_removed(self, project_id: str) -> None:
+        _accepted(*await self._ask(f"/caches/{quote(project_id, safe='')}/removed", {}))
 
     async def _ask(self, path: str, body: Any) -> tuple[int, Any]:
         try:

@@ -11,19 +11,41 @@ from pydantic import AfterValidator, Field, ValidationError, WrapValidator
 
 from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import INTEGRAL, NO_NUL, Name, RequestV1
+from control.api.training.job_members import (
+    Artifacts,
+    AuthProvider,
+    CacheRequestV1,
+    DockerAuth,
+    JobPath,
+    LoadCheckpointRequestV1,
+    SessionProvider,
+    Weights,
+    WorkspaceRequestV1,
+    own_directory,
+    relative,
+)
 from control.api.training.job_schemas import AvailabilityModel
+from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
-from policy.training.job_spec import DEDICATED, DEFAULT_CHECKPOINT_PATH, JobSpec, SecretRef, SessionSpec
+from policy.training.job_spec import (
+    DEDICATED,
+    DEFAULT_CHECKPOINT_PATH,
+    ON_DEMAND,
+    CacheSpec,
+    JobSpec,
+    LoadSpec,
+    SecretRef,
+    SessionSpec,
+)
 from policy.training.resources import NodeResources
 
 MAX_TEXT_BYTES = 65_536
 """The most bytes of a start command and of a variable's value. Linux passes at most twice as much in one argument."""
 MAX_PRIORITY = 1_000_000
-_MAX_PATH_BYTES = 1024
-_MAX_NAME_BYTES = 255
+DEFAULT_SESSION_MINUTES = 480
+"""The clients' default, which they may leave out."""
+MAX_VOLUME_GIB = 1_000_000
 _OURS = "TOLLGATE_"
-_OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
-"""The nodes' own directories are in the job's."""
 _MEMORY = re.compile(r"([1-9][0-9]{0,6})(Mi|Gi|Ti)")
 _MIB = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 _VALUE = f"""must be text of at most {MAX_TEXT_BYTES} bytes, or {{"type": "SECRET", "name": "<a secret's name>"}}"""
@@ -49,26 +71,6 @@ def _one_message(value: Any, check: Callable[[Any], Any]) -> Any:
         raise ValueError(_VALUE) from None
 
 
-def _relative(path: str) -> str:
-    """The path without `.` and empty parts. Only names below the job's own directory are left."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if path.startswith("/") or ".." in parts:
-        raise ValueError("must be relative to the job's own directory, without ..")
-    if not path.isprintable() or len(path.encode()) > _MAX_PATH_BYTES:
-        raise ValueError(f"must have at most {_MAX_PATH_BYTES} bytes and no control characters")
-    if any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
-        raise ValueError(f"each name in it must have at most {_MAX_NAME_BYTES} bytes")
-    return "/".join(parts)
-
-
-def _own_directory(path: str) -> str:
-    """A directory that nothing but checkpoints is in."""
-    path = _relative(path)
-    if not path or _OF_A_NODE.match(path):
-        raise ValueError("must name a directory of its own, other than a node's own, node-<rank>")
-    return path
-
-
 def _describe_names(schema: dict[str, Any]) -> None:
     """pydantic describes an object's names by `patternProperties`, which lets other names pass."""
     ((pattern, values),) = schema.pop("patternProperties").items()
@@ -76,7 +78,6 @@ def _describe_names(schema: dict[str, Any]) -> None:
     schema["propertyNames"] |= {"pattern": pattern, "not": {"pattern": f"^{_OURS}"}}
 
 
-_Path = Annotated[str, Field(min_length=1, max_length=_MAX_PATH_BYTES, json_schema_extra=NO_NUL)]
 # JSON Schema counts characters, not bytes, so it does not say these bounds.
 _Command = Annotated[str, Field(min_length=1, json_schema_extra=NO_NUL), AfterValidator(_check_bytes)]
 _Text = Annotated[str, Field(json_schema_extra=NO_NUL), AfterValidator(_check_bytes)]
@@ -87,9 +88,10 @@ _Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$",
 
 
 class TrainingImageRequestV1(RequestV1):
-    """The container image of the job's nodes. The backend `local` ignores it."""
+    """The container image of the job's nodes. It is kept and not used: no backend runs images."""
 
     base_image: _Image | None = None
+    docker_auth: DockerAuth | None = Field(None, description="Null: no backend pulls images.")
 
 
 class AcceleratorRequestV1(RequestV1):
@@ -103,16 +105,19 @@ class TrainingComputeRequestV1(RequestV1):
     """The nodes of a job, and what each of them gets."""
 
     node_count: Annotated[int, Field(ge=1, le=1000), INTEGRAL] | None = 1
-    cpu_count: Annotated[int, Field(ge=1, le=100_000), INTEGRAL]
+    cpu_count: Annotated[int, Field(ge=1, le=100_000), INTEGRAL] | None = 1
     memory: _Memory | None = "2Gi"
     accelerator: AcceleratorRequestV1 | None = None
+    availability_model: AvailabilityModel | None = Field(
+        None, description="The same as `training_job.availability_model`, where the original's clients have it."
+    )
 
     def resources(self) -> NodeResources:
         memory = _MEMORY.fullmatch(self.memory or "2Gi")
         gpu = self.accelerator
         if memory is None:
             raise AssertionError("the schema has this pattern")
-        millicpu = self.cpu_count * 1000
+        millicpu = (self.cpu_count or 1) * 1000
         mib = int(memory[1]) * _MIB[memory[2]]
         return NodeResources(millicpu, mib, gpu.count or 1, gpu.accelerator) if gpu else NodeResources(millicpu, mib)
 
@@ -132,8 +137,11 @@ class CheckpointingRequestV1(RequestV1):
     """The checkpointing of a job: whether checkpoints are synced to the store, and where the job writes them."""
 
     enabled: bool | None = False
-    checkpoint_path: Annotated[_Path, AfterValidator(_own_directory)] | None = Field(
+    checkpoint_path: Annotated[JobPath, AfterValidator(own_directory)] | None = Field(
         None, description="Relative to the job's own directory. Null: `checkpoints`."
+    )
+    volume_size_gib: Annotated[int, Field(ge=1, le=MAX_VOLUME_GIB), INTEGRAL] | None = Field(
+        None, description="The most GiB of one checkpoint. Null: as much as the operator allows."
     )
 
 
@@ -148,10 +156,14 @@ class TrainingRuntimeRequestV1(RequestV1):
     environment_variables: _Environment | None = Field(
         None, description="Text of at most 65536 bytes, or the name of a secret."
     )
-    working_directory: Annotated[_Path, AfterValidator(_relative)] | None = Field(
+    working_directory: Annotated[JobPath, AfterValidator(relative)] | None = Field(
         None, description="Relative to the node's own directory."
     )
     checkpointing_config: CheckpointingRequestV1 | None = None
+    load_checkpoint_config: LoadCheckpointRequestV1 | None = None
+    cache_config: CacheRequestV1 | None = None
+    enable_cache: bool | None = Field(None, description="Older form of `cache_config`, with a legacy HF mount.")
+    artifacts: Artifacts | None = None
 
     def environment(self) -> dict[str, str | SecretRef]:
         variables = self.environment_variables or {}
@@ -161,44 +173,90 @@ class TrainingRuntimeRequestV1(RequestV1):
         config = self.checkpointing_config
         return (config.checkpoint_path or DEFAULT_CHECKPOINT_PATH) if config and config.enabled else None
 
+    def load(self) -> LoadSpec | None:
+        """The checkpoints to load. InvalidFieldError if they would be taken for checkpoints of the job."""
+        config = self.load_checkpoint_config
+        load = config.spec() if config else None
+        path = self.checkpoint_path()
+        if load and path and (f"{path}/".startswith(f"{load.directory}/") or load.directory.startswith(f"{path}/")):
+            message = f"must be outside of the job's own checkpoint directory, {path}"
+            raise InvalidFieldError("training_job.runtime.load_checkpoint_config.download_folder", message)
+        return load
+
+    def cache(self) -> CacheSpec | None:
+        """The cache. InvalidFieldError if both forms are given."""
+        if self.enable_cache is not None and self.cache_config is not None:
+            message = "is the older form of cache_config; give cache_config alone"
+            raise InvalidFieldError("training_job.runtime.enable_cache", message)
+        if self.enable_cache:
+            return CacheSpec(is_hf_home=True)
+        return self.cache_config.spec() if self.cache_config else None
+
+    def checkpoint_max_gib(self) -> int | None:
+        config = self.checkpointing_config
+        return config.volume_size_gib if config and config.enabled else None
+
 
 class InteractiveSessionRequestV1(RequestV1):
     """The offer of a shell on each node: when, and for how long from then on."""
 
-    trigger: Literal["on_startup", "on_failure", "on_demand"]
-    timeout_minutes: Annotated[int, Field(ge=1, le=10_080), INTEGRAL]
+    trigger: Literal["on_startup", "on_failure", "on_demand"] | None = "on_demand"
+    timeout_minutes: Annotated[int, Field(ge=1, le=10_080), INTEGRAL] | None = DEFAULT_SESSION_MINUTES
+    session_provider: SessionProvider | None = Field(None, description="Null or `vs_code`: a shell in a browser.")
+    auth_provider: AuthProvider | None = Field(None, description="Null or `microsoft`: the codes of `auth_codes`.")
+
+    def spec(self) -> SessionSpec:
+        return SessionSpec(self.trigger or ON_DEMAND, self.timeout_minutes or DEFAULT_SESSION_MINUTES)
 
 
 class NewTrainingJobRequestV1(RequestV1):
     """A training job."""
 
     image: TrainingImageRequestV1 | None = None
-    compute: TrainingComputeRequestV1
-    runtime: TrainingRuntimeRequestV1
+    compute: TrainingComputeRequestV1 | None = Field(None, description="Null: one node with one CPU and 2 GiB.")
+    runtime: TrainingRuntimeRequestV1 | None = Field(None, description="Null: no commands.")
     name: Name | None = None
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL] | None = Field(
         0, description="Higher ones start first."
     )
     availability_model: AvailabilityModel | None = Field(
-        "dedicated", description="A `spot` job may be preempted by a waiting `dedicated` one."
+        None, description="A `spot` job may be preempted by a waiting `dedicated` one. Null: `dedicated`."
     )
     interactive_session: InteractiveSessionRequestV1 | None = None
+    weights: Weights | None = Field(None, description="Null or empty: weights are not mirrored here.")
+    workspace: WorkspaceRequestV1 | None = Field(None, description="Ignored: the client has used it.")
+    enable_baseten_workdir: bool | None = Field(
+        None, description="Ignored: a job begins in its working directory, as there are no images."
+    )
+    truss_user_env: dict[str, Any] | None = Field(None, description="Ignored: versions on the client's machine.")
 
     def new_job(self) -> NewJob:
-        return NewJob(self._spec(), self.name, self.priority or 0, self.availability_model or DEDICATED)
+        """The job. InvalidFieldError where two members contradict each other."""
+        return NewJob(self._spec(), self.name, self.priority or 0, self._availability())
+
+    def _availability(self) -> str:
+        inner = self.compute and self.compute.availability_model
+        if inner and self.availability_model and inner != self.availability_model:
+            message = "differs from training_job.availability_model; give one of them, or the same in both"
+            raise InvalidFieldError("training_job.compute.availability_model", message)
+        return self.availability_model or inner or DEDICATED
 
     def _spec(self) -> JobSpec:
         session = self.interactive_session
-        runtime = self.runtime
+        runtime = self.runtime or TrainingRuntimeRequestV1.model_validate({})
+        compute = self.compute or TrainingComputeRequestV1.model_validate({})
         return JobSpec(
             start_commands=tuple(runtime.start_commands or ()),
-            resources=self.compute.resources(),
-            node_count=self.compute.node_count or 1,
+            resources=compute.resources(),
+            node_count=compute.node_count or 1,
             environment=runtime.environment(),
             working_directory=runtime.working_directory or None,
             checkpoint_path=runtime.checkpoint_path(),
             base_image=self.image.base_image if self.image else None,
-            session=SessionSpec(session.trigger, session.timeout_minutes) if session else None,
+            session=session.spec() if session else None,
+            checkpoint_max_gib=runtime.checkpoint_max_gib(),
+            load=runtime.load(),
+            cache=runtime.cache(),
         )
 
 

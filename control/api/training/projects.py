@@ -6,11 +6,13 @@ from functools import partial
 from control.api.changes.team import TeamRequestV1, check_team
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import DeletedV1, Name, RequestV1, ResponseV1
+from control.api.protocol.schemas import DeletedV1, Name, RequestV1, ResponseV1, TimeText
 from control.api.training.job_schemas import TrainingProjectV1, project_response
 from control.long_work import beside
+from control.records.times import time_text
 from control.resources.training import projects
 from control.resources.training.projects import ProjectSummary
+from policy.training.caches import CacheEntry, CacheSummary, FileType
 
 
 class NewTrainingProjectRequestV1(TeamRequestV1):
@@ -29,6 +31,24 @@ class TrainingProjectResponseV1(ResponseV1):
     """One training project."""
 
     training_project: TrainingProjectV1
+
+
+class CachedFileV1(ResponseV1):
+    """A file or directory of a cache. `path`: relative to it."""
+
+    path: str
+    size_bytes: int
+    modified: TimeText
+    file_type: FileType
+    permissions: str
+
+
+class TrainingCacheSummaryV1(ResponseV1):
+    """The content of a project's cache when the trainer looked last."""
+
+    timestamp: TimeText
+    project_id: str
+    file_summaries: list[CachedFileV1]
 
 
 class DeletedTrainingProjectV1(DeletedV1):
@@ -61,6 +81,12 @@ async def _list(request: ApiRequest) -> Encoded:
     return Encoded(await beside(request.workspace_id, len(summaries), encode))
 
 
+async def _cache(request: ApiRequest) -> Encoded:
+    summary = await projects.read_cache(request.store, request.workspace_id, request.path["training_project_id"])
+    encode = partial(_encoded_cache, summary)
+    return Encoded(await beside(request.workspace_id, len(summary.entries), encode))
+
+
 async def _delete(request: ApiRequest) -> DeletedTrainingProjectV1:
     id = request.path["training_project_id"]
     project = await projects.remove_project(request.store, request.workspace_id, id)
@@ -70,6 +96,22 @@ async def _delete(request: ApiRequest) -> DeletedTrainingProjectV1:
 def _encoded(team_name: str, summaries: Sequence[ProjectSummary]) -> Pieces:
     items = [(project_response(team_name, project).model_dump_json().encode(),) for project in summaries]
     return encode_object({"training_projects": Array(items)})
+
+
+def _encoded_cache(summary: CacheSummary) -> Pieces:
+    files = [(_cached_file(entry).model_dump_json().encode(),) for entry in summary.entries]
+    members = {"timestamp": time_text(summary.at_ms), "project_id": summary.project_id}
+    return encode_object({**members, "file_summaries": Array(files)})
+
+
+def _cached_file(entry: CacheEntry) -> CachedFileV1:
+    return CachedFileV1(
+        path=entry.path,
+        size_bytes=entry.size_bytes,
+        modified=time_text(entry.modified_ms),
+        file_type=entry.file_type,
+        permissions=entry.permissions,
+    )
 
 
 def _response(request: ApiRequest, project: ProjectSummary) -> TrainingProjectResponseV1:
@@ -88,6 +130,12 @@ OPERATIONS = (
     ),
     Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),
     Operation("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1, errors=(404,), tag=_TAG),
+    Operation(
+        *("GET", f"{_ONE}/cache/summary", _cache, "Get the summary of a training project's cache"),
+        TrainingCacheSummaryV1,
+        errors=(404,),
+        tag=_TAG,
+    ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete a training project", DeletedTrainingProjectV1), errors=(404, 409), tag=_TAG
     ),

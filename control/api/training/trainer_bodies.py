@@ -6,14 +6,16 @@ numbers that no column holds are dropped (`control/resources/training`).
 See docs/reference/training.md#internal-api.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from control.api.protocol.reports import Json, items, read_object
 from control.errors import InvalidFieldError
 from control.resources.logs import LEVELS, printable
+from policy.training.caches import MAX_ENTRIES, CacheEntry, CacheSummary
 from policy.training.reports import BackendReport, JobReport, MetricPoint, OutputBatch, OutputLine
 from policy.training.resources import Host
-from policy.training.wire import count, text
+from policy.training.wire import count, text, texts
 
 MAX_HOSTS = 10_000
 MAX_JOBS = 100_000
@@ -26,6 +28,8 @@ _MAX_TOKEN = 512
 _MAX_REASON = 1_000
 _MAX_TYPES = 100
 """The most types of GPUs on one host."""
+_MAX_TIME_MS = 253_402_300_799_999
+"""The last moment of the year 9999. A job may set the times of its files."""
 _MAX_31 = 2**31 - 1
 _MAX_53 = 2**53 - 1
 _MAX_63 = 2**63 - 1
@@ -47,8 +51,18 @@ async def output_batch(body: Json) -> OutputBatch:
     return replace(batch, lines=lines, metrics=metrics)
 
 
+async def cache_summary(body: Json) -> CacheSummary:
+    summary = read_object("body", {**body, "entries": []}, _summary)
+    return replace(summary, entries=tuple(await items(body, "entries", _entry, MAX_ENTRIES)))
+
+
 def attempt_in(body: Json) -> int:
     return read_object("body", body, lambda wire: _number(wire, "attempt"))
+
+
+def abilities_in(body: Json) -> Sequence[str]:
+    """The abilities that a trainer names with a claim. One of an older version names none."""
+    return read_object("body", body, lambda wire: texts(wire, "abilities") if "abilities" in wire else ())
 
 
 def token_in(body: Json) -> str:
@@ -84,6 +98,19 @@ def _job(wire: Json) -> JobReport:
         if max(node.rank, abs(node.exit_status or 0)) > _MAX_31:
             raise ValueError(f"rank and exit_status must be at most {_MAX_31}")
     return report
+
+
+def _summary(wire: Json) -> CacheSummary:
+    _name(wire, "project_id", _MAX_ID)
+    _number(wire, "at_ms", _MAX_TIME_MS)
+    return CacheSummary.from_wire(wire)
+
+
+def _entry(wire: Json) -> CacheEntry:
+    """An entry. Its path is the job's choice: what cannot be shown is replaced."""
+    entry = CacheEntry.from_wire(wire)
+    modified_ms = min(entry.modified_ms, _MAX_TIME_MS)
+    return replace(entry, path=printable(entry.path), modified_ms=modified_ms)
 
 
 def _batch(wire: Json) -> OutputBatch:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
-from control.edges.sql.training import backend_rows, job_rows
+from control.edges.sql.training import backend_rows, cache_rows, job_rows
 from control.errors import OtherTrainerError
 from control.long_work import OPERATOR, beside
 from control.records.training import BackendRecord, JobRecord
@@ -31,10 +31,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The jobs with the wishes of control for them, and the statuses that jobs came to by this report."""
+    """The jobs with the wishes of control for them, the statuses that jobs came to, and the caches to be removed."""
 
     jobs: tuple[WantedJob, ...]
     entered: tuple[str, ...]
+    forgotten_caches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ async def take_report(store: Store, report: BackendReport) -> Synced:
     backend = BackendRecord(report.trainer, report.backend, report.reason, report.has_sessions, report.hosts, at_ms)
     async with store.read() as conn:
         view = await _view(conn, report)
+        forgotten_caches = await cache_rows.deleted_caches(conn)
     if _is_others(view.backend, backend):
         raise OtherTrainerError
     changes = await beside(OPERATOR, len(view.reports), partial(_changes, view, at_ms))
@@ -68,7 +70,7 @@ async def take_report(store: Store, report: BackendReport) -> Synced:
         _log_backend(view.backend, backend)
     jobs = {id: changes[id].after if id in changes else job for id, job in view.jobs.items()}
     orders = await beside(OPERATOR, len(jobs) + len(view.reports), partial(_all_wanted, jobs, view.reports))
-    return Synced(orders, _entered(changes.values()))
+    return Synced(orders, _entered(changes.values()), forgotten_caches)
 
 
 async def read_state(store: Store) -> tuple[bool, Mapping[str, int]]:

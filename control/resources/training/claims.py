@@ -9,30 +9,34 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.training import job_rows
-from control.edges.sql.training.restore_rows import last_checkpoint
+from control.edges.sql.training import cache_rows, job_rows, project_rows
+from control.edges.sql.training.restore_rows import Loader, LoadRow, find_load, last_checkpoint
 from control.errors import (
     CheckpointsSyncingError,
     EnvironmentTokenError,
+    MissingCheckpointError,
     MissingSecretsError,
+    OldTrainerError,
     SecretUnreadableError,
     TrainingJobNotFoundError,
 )
 from control.records.training import JobRecord
 from control.resources.training import job_states
 from policy.sealing import SealedWithUnknownKeyError, unseal
-from policy.training.job_spec import SecretRef
-from policy.training.reports import Claimed, Restore
-from policy.training.statuses import SYNCING
+from policy.training.job_spec import JobSpec, SecretRef
+from policy.training.reports import ABILITIES, CACHES, LOADS, Claimed, Load, Restore
+from policy.training.statuses import ENDED, SYNCING
 
 _TOKEN_BYTES = 32
 _MOST_RECREATIONS = 100
 """The most jobs on the way back to a checkpoint, from a job to the one that it repeats."""
+LOADED = "rank-0"
+"""The directory of loaded checkpoints, below the one that a job is told, as the original has it."""
 log = logging.getLogger(__name__)
 
 
@@ -44,8 +48,11 @@ class OpenedEnvironment:
     secrets: tuple[str, ...] = field(repr=False)
 
 
-async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
-    """Begin the attempt after `attempt`. A ConflictError if the job does not wait for it, or must wait longer."""
+async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[str] = ABILITIES) -> Claimed:
+    """Begin the attempt after `attempt`. A ConflictError if the job does not wait for it, or must wait longer.
+
+    `abilities`: those of the trainer. One of an older version has none.
+    """
 
     async def work(tx: WriteTx) -> Claimed:
         job = await job_rows.lock_job(tx, job_id)
@@ -54,9 +61,16 @@ async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
         token = f"{job_id}.{secrets.token_urlsafe(_TOKEN_BYTES)}"
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
         restore = await _restore(tx.conn, job)
-        await job_rows.update_job(tx, job, after)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id)
+        if (spec.load and LOADS not in abilities) or (spec.cache and CACHES not in abilities):
+            raise OldTrainerError
+        if spec.cache is not None:
+            await cache_rows.put_cache(tx, job.project_id)
+        loads = await _loads(tx.conn, job, spec)
+        await job_rows.update_job(tx, job, after)
+        project = await project_rows.project_names(tx.conn, [job.project_id])
+        names = (job.project_id, project[job.project_id], job.name or "")
+        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, *names, loads)
 
     return await store.transact(work)
 
@@ -88,7 +102,9 @@ def _digest(token: str) -> str:
 
 
 async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> OpenedEnvironment:
-    environment = (await job_rows.get_spec(conn, job.id)).environment
+    spec = await job_rows.get_spec(conn, job.id)
+    await _check_loads(conn, job, spec)
+    environment = spec.environment
     secret_names = {name: value.name for name, value in environment.items() if isinstance(value, SecretRef)}
     sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, set(secret_names.values()))}
     missing = sorted(set(secret_names.values()) - sealed.keys())
@@ -123,3 +139,43 @@ async def _restore(conn: Connection, job: JobRecord) -> Restore | None:
             return checkpoint
         job = earlier
     return None
+
+
+async def _loads(conn: Connection, job: JobRecord, spec: JobSpec) -> tuple[Load, ...]:
+    """The checkpoints that the job loads, and where each goes. One that does not exist any more is missing.
+
+    CheckpointsSyncingError while one is on its way into the store and there is none to load instead.
+    """
+    loader = Loader(job.workspace_id, job.project_id, job.id)
+    loads = dict[str, Load]()
+    for ref in spec.load.refs if spec.load else ():
+        newest = await find_load(conn, loader, ref)
+        if newest is not None and newest.checkpoint is None and _is_awaited(newest):
+            raise CheckpointsSyncingError
+        row = await find_load(conn, loader, ref, in_store=True)
+        if row is None and newest is not None and newest.sync_status == SYNCING:
+            raise CheckpointsSyncingError
+        if row is not None and row.checkpoint is not None:
+            _place(loads, row.job_id, row.checkpoint)
+    return tuple(loads.values())
+
+
+def _place(loads: dict[str, Load], job_id: str, checkpoint: Restore) -> None:
+    """Add a checkpoint once, and beside one of another job that has its name."""
+    if any(load.checkpoint == checkpoint for load in loads.values()):
+        return
+    directory = LOADED if f"{LOADED}/{checkpoint.name}" not in loads else f"{LOADED}/{job_id}"
+    loads[f"{directory}/{checkpoint.name}"] = Load(directory, checkpoint)
+
+
+def _is_awaited(row: LoadRow) -> bool:
+    """Return whether it is the last one of a job that has ended, and soon in the store. One that runs writes more."""
+    return row.job_status in ENDED and row.sync_status == SYNCING
+
+
+async def _check_loads(conn: Connection, job: JobRecord, spec: JobSpec) -> None:
+    """MissingCheckpointError if a checkpoint was deleted since the job was made."""
+    loader = Loader(job.workspace_id, job.project_id, job.id)
+    for ref in spec.load.refs if spec.load else ():
+        if await find_load(conn, loader, ref, in_store=True) is None:
+            raise MissingCheckpointError(str(ref))

@@ -1,4 +1,4 @@
-"""Refusal of jobs that can never run: for want of machines that fit, of sessions on the backend, or of a secret.
+"""Refusal of jobs that can never run: for want of machines, of sessions, of a secret, or of a checkpoint to load.
 
 See docs/reference/training.md#jobs.
 """
@@ -6,21 +6,27 @@ See docs/reference/training.md#jobs.
 from collections.abc import Sequence
 
 from control.edges.sql import secret_rows
-from control.edges.sql.store import WriteTx
+from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.training.restore_rows import Loader, find_load
 from control.errors import InvalidFieldError
-from control.records.training import BackendRecord
+from control.records.training import BackendRecord, ProjectRecord
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.placement import unfit_field
 from policy.training.resources import Host, NodeResources
 
 _JOB = "training_job"
+_HAS_CACHES = "local"
+"""The one backend whose nodes are always on one machine."""
 
 
 def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
-    """Raise InvalidFieldError for a job that can never fit, and for a session that the backend cannot have."""
+    """Raise InvalidFieldError for a job that can never fit, and for a cache or session that the backend cannot have."""
     field = unfit_field(backend.hosts, spec.node_count, spec.resources)
     if field is not None:
         raise InvalidFieldError(f"{_JOB}.compute.{field}", _never_fits(field, backend.hosts, spec.resources))
+    if spec.cache is not None and backend.backend != _HAS_CACHES:
+        message = f"the training backend ({backend.backend}) keeps no caches; leave cache_config out"
+        raise InvalidFieldError(f"{_JOB}.runtime.cache_config.enabled", message)
     if spec.session is not None and not backend.has_sessions:
         message = f"the training backend ({backend.backend}) has no interactive sessions; leave the field out"
         raise InvalidFieldError(f"{_JOB}.interactive_session", message)
@@ -37,6 +43,15 @@ async def check_secrets(tx: WriteTx, workspace_id: str, spec: JobSpec) -> None:
         if secret not in existing:
             message = f"the workspace has no secret named {secret!r}; store it with POST /v1/secrets"
             raise InvalidFieldError(f"{_JOB}.runtime.environment_variables.{variable}", message)
+
+
+async def check_loads(conn: Connection, project: ProjectRecord, spec: JobSpec) -> None:
+    """Raise InvalidFieldError for a checkpoint to load that is neither in the store nor on its way there."""
+    loader = Loader(project.workspace_id, project.id)
+    for place, ref in enumerate(spec.load.refs if spec.load else ()):
+        if await find_load(conn, loader, ref) is None:
+            message = f"the workspace has no such checkpoint ({ref}); name one that the job's checkpoints list"
+            raise InvalidFieldError(f"{_JOB}.runtime.load_checkpoint_config.checkpoints.{place}", message)
 
 
 def _never_fits(field: str, hosts: Sequence[Host], resources: NodeResources) -> str:

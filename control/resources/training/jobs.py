@@ -109,6 +109,7 @@ async def _insert(tx: WriteTx, project: ProjectRecord, new: NewJob) -> JobSummar
     backend = await present_backend(tx.conn, tx.now_ms)
     job_admission.check_fits(backend, new.spec)
     await job_admission.check_secrets(tx, project.workspace_id, new.spec)
+    await job_admission.check_loads(tx.conn, project, new.spec)
     if await job_rows.count_unfinished(tx.conn, project.workspace_id) >= MAX_UNFINISHED:
         raise TooManyJobsError(MAX_UNFINISHED)
     record = _record(project, new, backend, tx.now_ms)

@@ -1,4 +1,4 @@
-"""Training projects: make one by its name, read them with their latest job, delete one with all its jobs.
+"""Training projects: make one by its name, read them with their latest job, delete one with all its jobs; caches.
 
 See docs/reference/training.md#projects.
 """
@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.training import job_rows, project_rows
-from control.errors import ProjectInUseError, TooManyProjectsError, TrainingProjectNotFoundError
+from control.edges.sql.training import cache_rows, job_rows, project_rows
+from control.errors import NoCacheSummaryError, ProjectInUseError, TooManyProjectsError, TrainingProjectNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.training import JobRecord, ProjectRecord
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_project
 from control.resources.training.backends import present_backend
+from policy.training.caches import CacheSummary
 
 MAX_PROJECTS = 1000
 """The most projects of a workspace. All are in one answer."""
@@ -72,10 +73,31 @@ async def remove_project(store: Store, workspace_id: str, project_id: str) -> Pr
         await job_rows.mark_deleted_in_project(tx, project_id)
         await project_rows.update_project(tx, replace(project, is_deleted=True, updated_at_ms=tx.now_ms))
         await project_rows.delete_if_empty(tx, project_id)
+        await cache_rows.mark_deleted(tx, project_id)
         tx.audit(workspace_id, Change("training_project.delete", path_of(project), shown_project(project), None))
         return summary
 
     return await store.transact(work)
+
+
+async def read_cache(store: Store, workspace_id: str, project_id: str) -> CacheSummary:
+    """The last summary of the project's cache. NoCacheSummaryError if there is none."""
+    async with store.read() as conn:
+        await find_project(conn, workspace_id, project_id)
+        summary = await cache_rows.find_summary(conn, project_id)
+    if summary is None:
+        raise NoCacheSummaryError
+    return summary
+
+
+async def take_cache(store: Store, summary: CacheSummary) -> None:
+    """Keep what a trainer reports of a cache."""
+    await store.transact(lambda tx: cache_rows.update_summary(tx, summary))
+
+
+async def take_removed_cache(store: Store, project_id: str) -> None:
+    """Forget the cache of a deleted project: the trainer has removed it."""
+    await store.transact(lambda tx: cache_rows.delete_cache(tx, project_id))
 
 
 async def find_project(conn: Connection, workspace_id: str, project_id: str) -> ProjectRecord:

@@ -31,7 +31,6 @@ OPEN = {
     "get_training_capacity": "The capacity is not shown.",
     "patch_training_capacity": "The capacity is a setting; the refusal does not say so.",
     "get_training_jobs_queue_context": "A waiting job does not say what it waits for.",
-    "get_training_projects_cache_summary": "Jobs have no caches.",
     "get_training_projects_jobs_download": "What a job was made of cannot be downloaded.",
 }
 """The methods that fail, and why."""

@@ -33,6 +33,7 @@ def run(sdk: Recorder, place: Place) -> None:
     job = answer.training_job.id
     where = {"training_project_id": project, "training_job_id": job}
     run_readings(sdk, where)
+    until(lambda: place.control.status(f"{path}/cache/summary") == 200, "the summary of the cache")
     run_surroundings(sdk, where)
     again = run_life(sdk, place, where)
     run_deletions(sdk, place, where, again)
@@ -44,7 +45,11 @@ def job_request() -> Any:
         name="job",
         image=api.CreateTrainingJobImage(base_image="python:3.11"),
         compute=api.CreateTrainingJobCompute(node_count=1, cpu_count=1, memory="256Mi"),
-        runtime=api.CreateTrainingJobRuntime(start_commands=["echo begun", "sleep 600"], environment_variables={}),
+        runtime=api.CreateTrainingJobRuntime(
+            start_commands=["echo begun", "sleep 600"],
+            environment_variables={},
+            cache_config=api.CreateTrainingJobCacheConfig(enabled=True),
+        ),
     )
 
 
@@ -96,7 +101,7 @@ def run_surroundings(sdk: Recorder, where: dict[str, str]) -> None:
     sdk.call("get_training_jobs_queue_context", lambda context: context is not None, training_job_id=job)
     sdk.call(
         "get_training_projects_cache_summary",
-        lambda summary: summary is not None,
+        lambda summary: summary.project_id == where["training_project_id"],
         training_project_id=where["training_project_id"],
     )
     sdk.call("get_training_projects_jobs_download", lambda download: download is not None, **where)

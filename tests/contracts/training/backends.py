@@ -11,7 +11,7 @@ from policy.training.reports import CheckpointReport, Claimed, JobReport, Restor
 from policy.training.resources import NodeResources
 from policy.training.statuses import Phase
 from tests.waiting import eventually
-from trainer.backend import Backend, EnvironmentRefusedError, JobEnvironment
+from trainer.backend import ANY_TERMS, Backend, CheckpointTerms, EnvironmentRefusedError, JobEnvironment
 from trainer.settings import Capacity, Settings
 
 _NUMBERS = itertools.count()
@@ -49,6 +49,9 @@ class NoCheckpoints:
     async def restore(self, restore: Restore) -> None:
         raise AssertionError("nothing to restore")
 
+    async def load(self, checkpoint: Restore) -> None:
+        raise AssertionError("nothing to load")
+
     async def finish(self) -> None:
         return
 
@@ -56,7 +59,7 @@ class NoCheckpoints:
         return
 
 
-def no_checkpoints(directory: Path, job_id: str, workspace_id: str = "") -> NoCheckpoints:
+def no_checkpoints(directory: Path, job_id: str, terms: CheckpointTerms = ANY_TERMS) -> NoCheckpoints:
     return NoCheckpoints()
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from policy.training.job_spec import CacheSpec, LoadRef, LoadSpec
+from policy.training.reports import CheckpointFile, Load, Restore
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
     Control,
@@ -14,14 +16,14 @@ from tests.contracts.training.backends import (
     claimed,
     ended,
     in_phase,
-    no_checkpoints,
     printed,
     report_of,
     settings,
     started,
 )
 from tests.fakes.training_backend import FakeBackend
-from trainer.backend import Backend, EnvironmentRefusedError, NoTerminalError
+from trainer.backend import Backend, BackendAwayError, EnvironmentRefusedError, NoTerminalError
+from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local import LocalBackend
 
 
@@ -39,7 +41,7 @@ async def stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     backend: Backend = (
         FakeBackend(environment=control.spend)
         if request.param == "fake"
-        else LocalBackend(settings(tmp_path), control.spend, no_checkpoints)
+        else LocalBackend(settings(tmp_path), control.spend, checkpoints_in((tmp_path / "store").as_uri()))
     )
     async with AsyncExitStack() as stack:
         await backend.open()
@@ -149,6 +151,42 @@ async def test_refused_environment_ends_the_attempt_before_anything_runs(stage: 
 
     assert (report.outcome, report.error_message) == (Outcome.DEPLOY_FAILED, "There is no secret named HF_TOKEN")
     assert await all_output(stage.backend, job) == []
+
+
+async def test_checkpoint_to_load_that_is_lost_ends_the_attempt_before_anything_runs(stage: Stage) -> None:
+    checkpoint = Restore("step-1", "other/step-1/v", (CheckpointFile("w", 1, "0" * 64),))
+    if isinstance(stage.backend, FakeBackend):
+        stage.backend.lost_locations.add(checkpoint.location)
+    job = claimed("echo hello", load=LoadSpec((LoadRef("other"),)))
+    job = await started(stage.backend, replace(job, loads=(Load("rank-0", checkpoint),)))
+
+    report = await ended(stage.backend, job)
+
+    assert report.outcome is Outcome.DEPLOY_FAILED
+    assert report.error_message == "checkpoint step-1 is not in the checkpoint store any more"
+    assert await all_output(stage.backend, job) == []
+
+
+async def test_cache_is_told_of_once_after_each_end_and_removed_when_no_job_uses_it(stage: Stage) -> None:
+    backend = stage.backend
+    first = replace(claimed("exit 0", cache=CacheSpec()), project_id="tp_1")
+    second = replace(claimed("sleep 1000", cache=CacheSpec()), project_id="tp_1")
+    other = await started(backend, replace(claimed("exit 0"), project_id="tp_2"))
+    await started(backend, first)
+    await ended(backend, first)
+    await ended(backend, other)
+    assert [summary.project_id for summary in await backend.cache_summaries()] == ["tp_1"]
+    assert await backend.cache_summaries() == []
+
+    await started(backend, second)
+    await in_phase(backend, second, Phase.RUNNING)
+    with pytest.raises(BackendAwayError):
+        await backend.forget_cache("tp_1")
+    await backend.stop(second.job_id, Outcome.STOPPED)
+    await ended(backend, second)
+    assert [summary.project_id for summary in await backend.cache_summaries()] == ["tp_1"]
+    await backend.forget_cache("tp_1")
+    await backend.forget_cache("tp_1")
 
 
 async def test_token_is_spent_once(stage: Stage) -> None:

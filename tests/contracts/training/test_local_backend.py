@@ -2,6 +2,7 @@
 
 import asyncio
 import getpass
+import hashlib
 import json
 import os
 import resource
@@ -9,12 +10,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from policy.training.job_spec import ON_FAILURE, SessionSpec
-from policy.training.reports import Claimed
+from policy.training.job_spec import ON_FAILURE, CacheSpec, LoadSpec, SessionSpec
+from policy.training.reports import CheckpointFile, Claimed, Load, Restore
 from policy.training.resources import NodeResources
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import (
@@ -31,6 +33,7 @@ from tests.contracts.training.backends import (
 )
 from tests.waiting import eventually
 from trainer.backend import BackendAwayError, NoTerminalError
+from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local import LocalBackend
 from trainer.edges.local.directories import AttemptDirectory, JobDirectories
 from trainer.runner.processes import descendants, processes
@@ -108,9 +111,11 @@ def texts(lines: list[tuple[bool, str]]) -> list[str]:
 
 
 async def test_environment_is_exactly_the_documented_one(stage: Stage) -> None:
-    stage.control.environment = {"GREETING": "hello\nworld", "TOLLGATE_NODE_RANK": "7", "LANG": "de_DE.UTF-8"}
+    own = {"GREETING": "hello\nworld", "LANG": "de_DE.UTF-8", "BT_MINE": "1"}
+    stage.control.environment = own | {"TOLLGATE_NODE_RANK": "7", "BT_NODE_RANK": "7"}
     code = "import json, os; print(json.dumps(dict(os.environ)))"
-    job = await started(stage.backend, claimed(f"exec {PYTHON} -I -c '{code}'"))
+    job = replace(claimed(f"exec {PYTHON} -I -c '{code}'"), project_id="tp_1", project_name="llama")
+    await started(stage.backend, job)
 
     await ended(stage.backend, job)
     environment = json.loads(texts(await all_output(stage.backend, job))[0])
@@ -125,11 +130,24 @@ async def test_environment_is_exactly_the_documented_one(stage: Stage) -> None:
         "TMPDIR": f"{files}/node-0/tmp",
         "PYTHONUNBUFFERED": "1",
         "GREETING": "hello\nworld",
+        "BT_MINE": "1",
         "TOLLGATE_JOB_ID": job.job_id,
         "TOLLGATE_NODE_RANK": "0",
         "TOLLGATE_NODE_COUNT": "1",
         "TOLLGATE_LEADER_ADDR": "127.0.0.1",
         "TOLLGATE_CHECKPOINT_DIR": f"{files}/checkpoints",
+        "BT_TRAINING_JOB_ID": job.job_id,
+        "BT_TRAINING_JOB_NAME": job.job_id,
+        "BT_TRAINING_PROJECT_ID": "tp_1",
+        "BT_TRAINING_PROJECT_NAME": "llama",
+        "BT_NODE_RANK": "0",
+        "BT_GROUP_SIZE": "1",
+        "BT_LEADER_ADDR": "127.0.0.1",
+        "BT_NUM_GPUS": "0",
+        "BT_RETRY_COUNT": "0",
+        "BT_WORKING_DIR": f"{files}/node-0",
+        "BT_SCRATCH_DIR": f"{files}/node-0/tmp",
+        "BT_CHECKPOINT_DIR": f"{files}/checkpoints",
     }
 
 
@@ -141,6 +159,85 @@ async def test_node_starts_in_its_working_directory_with_a_checkpoint_directory(
 
     files = stage.directory(job).files
     assert texts(await all_output(stage.backend, job)) == [f"{files}/node-0/a/b", f"{files}/out/c"]
+
+
+async def test_loaded_checkpoints_are_there_before_the_first_command(stage: Stage, tmp_path: Path) -> None:
+    content = b"weights"
+    file = CheckpointFile("a/w", len(content), hashlib.sha256(content).hexdigest())
+    restore = Restore("step-1", "other/step-1/v", (file,))
+    stored = tmp_path / "store" / "other" / "step-1" / "v" / "a" / "w"
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(content)
+    backend = LocalBackend(stage.settings, stage.control.spend, checkpoints_in((tmp_path / "store").as_uri()))
+    await backend.open()
+    loads = (Load("rank-0", restore), Load("rank-0/other", restore))
+    command = "cd $BT_LOAD_CHECKPOINT_DIR; pwd; cat rank-0/step-1/a/w rank-0/other/step-1/a/w; echo"
+    job = claimed(command, "[ $TOLLGATE_LOAD_CHECKPOINT_DIR = $BT_LOAD_CHECKPOINT_DIR ]", load=LoadSpec((), "in"))
+    job = await started(backend, replace(job, loads=loads))
+
+    assert (await ended(backend, job)).outcome is Outcome.COMPLETED
+    assert texts(await all_output(backend, job)) == [f"{stage.directory(job).files}/in", "weightsweights"]
+    assert await backend.checkpoints(job.job_id, job.attempt) == ()
+    await backend.close()
+
+
+def of_project(project_id: str, *commands: str, is_hf_home: bool = False) -> Claimed:
+    """A job that has the cache of this project."""
+    return replace(claimed(*commands, cache=CacheSpec(is_hf_home)), project_id=project_id)
+
+
+async def test_jobs_of_a_project_share_a_directory_that_stays(stage: Stage) -> None:
+    write = "mkdir $TOLLGATE_CACHE_DIR/a; echo kept > $BT_PROJECT_CACHE_DIR/a/b; ln -s / $BT_RW_CACHE_DIR/root"
+    first = await started(stage.backend, of_project("tp_1", write, "echo $HF_HOME"))
+    assert (await ended(stage.backend, first)).outcome is Outcome.COMPLETED
+    (summary,) = await stage.backend.cache_summaries()
+    entries = [(entry.path, entry.file_type, entry.permissions[0]) for entry in summary.entries]
+    assert entries == [("a", "directory", "d"), ("root", "symlink", "l"), ("a/b", "file", "-")]
+    assert (summary.project_id, summary.entries[2].size_bytes) == ("tp_1", 5)
+    await stage.backend.forget(first.job_id, with_store=True)
+
+    second = await started(
+        stage.backend, of_project("tp_1", "cat $TOLLGATE_CACHE_DIR/a/b; echo $HF_HOME", is_hf_home=True)
+    )
+    other = await started(stage.backend, of_project("tp_2", "ls $TOLLGATE_CACHE_DIR | wc -l"))
+    for job in (second, other):
+        await ended(stage.backend, job)
+    cache = stage.settings.directory / "caches" / "tp_1"
+    assert texts(await all_output(stage.backend, second)) == ["kept", f"{cache}/huggingface"]
+    assert texts(await all_output(stage.backend, other)) == ["0"]
+    await stage.backend.forget_cache("tp_1")
+    assert [path.name for path in cache.parent.iterdir()] == ["tp_2"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as other users")
+async def test_cache_is_reached_by_its_projects_jobs_alone_whatever_user_they_get() -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        os.chmod(directory, 0o755)
+        own = settings(Path(directory))
+        capacity = replace(own.capacity, nodes=2)
+        stage = Stage(Settings(own.control_url, "", own.directory, capacity=capacity, user="270000-270001"))
+        await stage.backend.open()
+        add = "umask 077; echo $(id -u) >> $TOLLGATE_CACHE_DIR/users; cat $TOLLGATE_CACHE_DIR/users | wc -l"
+        caching = await started(stage.backend, of_project("tp_1", add, FOR_EVER))
+        await printed(stage.backend, caching, "1")
+        beside = await started(stage.backend, of_project("tp_1", add))
+        await ended(stage.backend, beside)
+        assert texts(await all_output(stage.backend, beside)) == ["2"]
+        users = (own.directory / "caches" / "tp_1" / "users").read_text().split()
+        assert len(set(users)) == 1, "jobs that have the cache at a time have one user"
+        await stage.backend.stop(caching.job_id, Outcome.STOPPED)
+        await ended(stage.backend, caching)
+
+        for number in range(6):  # each of the two ids is sooner or later the one that had the cache
+            thief = await started(stage.backend, claimed(f"ls {own.directory}/caches/tp_1 2>/dev/null | wc -l; id -u"))
+            await ended(stage.backend, thief)
+            assert texts(await all_output(stage.backend, thief))[0] == "0"
+            mine = await started(stage.backend, of_project("tp_1", add))
+            await ended(stage.backend, mine)
+            assert texts(await all_output(stage.backend, mine)) == [str(number + 3)]
+            for job in (thief, mine):
+                await stage.backend.forget(job.job_id, with_store=True)
+        await stage.backend.close()
 
 
 async def test_commands_that_read_standard_input_find_it_empty(stage: Stage) -> None:

@@ -16,8 +16,9 @@ from control.edges.sql.training.tables import training_checkpoints
 from control.records.ids import new_nonce
 from control.resources.training import backend_reports
 from policy.sealing import seal
-from policy.training.job_spec import ON_STARTUP, JobSpec, SecretRef, SessionSpec
-from policy.training.reports import CheckpointFile, NodeState, Restore
+from policy.training.caches import CacheEntry, CacheSummary
+from policy.training.job_spec import ON_STARTUP, CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
+from policy.training.reports import CheckpointFile, Load, NodeState, Restore
 from policy.training.statuses import (
     ALL_SYNCED,
     COMPLETED,
@@ -358,6 +359,122 @@ async def test_claim_waits_while_the_checkpoint_to_start_with_is_on_its_way(sqli
     await change(plane.store, "tj_0", checkpoint_sync_status=ALL_SYNCED)
     last = await add_checkpoint(plane, "tj_0", "step-1", 1)
     assert (await trainer.claim()).restore == last
+
+
+def loading(*refs: LoadRef) -> JobSpec:
+    return JobSpec(("true",), SMALL, load=LoadSpec(refs))
+
+
+async def test_attempt_loads_the_checkpoints_that_its_references_mean(plane: ControlPlane, trainer: Trainer) -> None:
+    for id in ("tj_a", "tj_b", "tj_gone"):
+        await add_job(plane, id=id, status=COMPLETED, attempt=1, is_deleted=id == "tj_gone")
+    first = await add_checkpoint(plane, "tj_a", "step-1", 1)
+    second = await add_checkpoint(plane, "tj_a", "step-2", 2)
+    other = await add_checkpoint(plane, "tj_b", "step-1", 3)
+    await add_checkpoint(plane, "tj_gone", "step-9", 9)
+    refs = [
+        LoadRef("tj_a", None, "step-1"),
+        LoadRef("tj_a"),
+        LoadRef(None, "llama"),
+        LoadRef(),
+        LoadRef("tj_a", "llama", "step-2"),
+    ]
+    await add_job(plane, loading(*refs))
+    await add_checkpoint(plane, "tj_1", "own", 10)
+    claimed = await trainer.claim()
+    assert claimed.loads == (Load("rank-0", first), Load("rank-0", second), Load("rank-0/tj_b", other))
+    assert (claimed.project_id, claimed.project_name) == (PROJECT, "llama")
+    (await trainer.environment(claimed.environment_token)).ok()
+
+
+async def test_claim_waits_for_a_checkpoint_to_load_that_is_on_its_way(sqlite_plane: ControlPlane) -> None:
+    plane = sqlite_plane
+    trainer = Trainer(plane)
+    await add_job(plane, id="tj_a", status=RUNNING, attempt=1, checkpoint_sync_status=SYNCING)
+    await add_checkpoint(plane, "tj_a", "step-2", 2, is_synced=False)
+    await add_job(plane, loading(LoadRef("tj_a")))
+    (await trainer.try_claim()).refused(409)
+    first = await add_checkpoint(plane, "tj_a", "step-1", 1)
+    await change(plane.store, "tj_a", status=COMPLETED)
+    (await trainer.try_claim()).refused(409)  # the last one of an ended job will be there soon
+    await change(plane.store, "tj_a", status=RUNNING)
+    assert (await trainer.claim()).loads == (Load("rank-0", first),)
+
+
+async def test_job_whose_checkpoint_to_load_was_deleted_says_so(sqlite_plane: ControlPlane) -> None:
+    plane = sqlite_plane
+    trainer = Trainer(plane)
+    await add_job(plane, id="tj_a", status=COMPLETED, attempt=1)
+    await add_checkpoint(plane, "tj_a", "step-1", 1)
+    await add_job(plane, loading(LoadRef("tj_a", None, "step-1")))
+    await change(plane.store, "tj_a", is_deleted=True)
+    claimed = await trainer.claim()
+    assert claimed.loads == ()
+    refused = (await trainer.environment(claimed.environment_token)).refused(409)
+    assert "checkpoint 'step-1' of job tj_a" in refused["error"]
+    assert "runtime.load_checkpoint_config" in refused["error"]
+
+
+async def test_trainer_of_an_older_version_gets_no_job_that_needs_a_newer_one(sqlite_plane: ControlPlane) -> None:
+    plane = sqlite_plane
+    await add_job(plane, loading())
+    await add_job(plane, id="tj_2")
+    await add_job(plane, JobSpec(("true",), SMALL, cache=CacheSpec()), id="tj_3")
+    old = Trainer(plane, abilities=())
+    for id in ("tj_1", "tj_3"):
+        assert "older version" in (await old.try_claim(id)).refused(409)["error"]
+        (await Trainer(plane).try_claim(id)).ok()
+    (await old.try_claim("tj_2")).ok()
+
+
+# --- caches ----------------------------------------------------------------------------------------------------------
+
+
+CACHE = f"/v1/training_projects/{PROJECT}/cache/summary"
+ENTRIES = (CacheEntry("a", 0, 1_000, "directory", "drwx------"), CacheEntry("a/b\x00", 3, 2**53, "file", "-rw-r--r--"))
+
+
+async def test_cache_of_a_project_is_shown_until_the_project_is_deleted(plane: ControlPlane, trainer: Trainer) -> None:
+    await add_job(plane, JobSpec(("true",), SMALL, cache=CacheSpec()))
+    assert "no summary of a cache" in (await plane.get(CACHE)).refused(404)["error"]
+    await trainer.claim()
+    assert "no summary of a cache" in (await plane.get(CACHE)).refused(404)["error"]
+    for at_ms, entries in ((1_000, ()), (2_000, ENTRIES)):
+        (await trainer.post("caches", CacheSummary(PROJECT, at_ms, entries).to_wire())).ok()
+    summary = (await plane.get(CACHE)).ok()
+    assert (summary["timestamp"], summary["project_id"]) == ("1970-01-01T00:00:02.000Z", PROJECT)
+    first, second = summary["file_summaries"]
+    assert first == {
+        "path": "a",
+        "size_bytes": 0,
+        "modified": "1970-01-01T00:00:01.000Z",
+        "file_type": "directory",
+        "permissions": "drwx------",
+    }
+    assert (second["path"], second["modified"]) == ("a/b\\x00", "9999-12-31T23:59:59.999Z")
+    key = (await plane.another_workspace())["api_key"]
+    (await plane.get(CACHE, key=key)).refused(404, "NOT_FOUND")
+
+    assert (await trainer.sync(report(Phase.ENDED, Outcome.COMPLETED))).forgotten_caches == ()
+    (await plane.delete(f"/v1/training_projects/{PROJECT}")).ok()
+    (await plane.get(CACHE)).refused(404, "NOT_FOUND")
+    assert (await trainer.sync()).forgotten_caches == (PROJECT,)
+    for _ in range(2):
+        (await trainer.post(f"caches/{PROJECT}/removed", {})).ok()
+    assert (await trainer.sync()).forgotten_caches == ()
+
+
+async def test_summary_of_a_cache_that_no_job_has_is_dropped(sqlite_plane: ControlPlane) -> None:
+    plane = sqlite_plane
+    trainer = Trainer(plane)
+    await add_job(plane)
+    await trainer.claim()
+    (await trainer.post("caches", CacheSummary(PROJECT, 1, ENTRIES).to_wire())).ok()
+    (await plane.get(CACHE)).refused(404)
+    whole = CacheSummary(PROJECT, 1, ENTRIES).to_wire()
+    for broken in ({"at_ms": -1}, {"entries": [{"path": "a"}]}, {"project_id": ""}):
+        (await trainer.post("caches", whole | broken)).refused(400)
+    (await trainer.post("caches", whole, key="wrong")).refused(401)
 
 
 # --- environment -----------------------------------------------------------------------------------------------------

@@ -5,13 +5,15 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
+from policy.training.caches import FILE_TYPES, CacheEntry, CacheSummary
+from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.reports import (
     BackendReport,
     CheckpointFile,
     CheckpointReport,
     Claimed,
     JobReport,
+    Load,
     MetricPoint,
     NodeState,
     OutputBatch,
@@ -53,6 +55,9 @@ specs = st.builds(
     checkpoint_path=maybe_texts,
     base_image=maybe_texts,
     session=st.none() | st.builds(SessionSpec, texts, counts),
+    checkpoint_max_gib=st.none() | counts,
+    cache=st.none() | st.builds(CacheSpec, st.booleans()),
+    load=st.none() | st.builds(LoadSpec, few(st.builds(LoadRef, maybe_texts, maybe_texts, maybe_texts)), texts),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -80,7 +85,7 @@ wanted_jobs = st.builds(
     counts,
 )
 wanted_terminals = st.builds(WantedTerminal, texts, texts, counts, counts, texts)
-wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals))
+wanted_states = st.builds(WantedState, few(wanted_jobs), few(wanted_terminals), few(texts))
 files = st.builds(CheckpointFile, texts, counts, texts)
 checkpoints = st.builds(
     CheckpointReport,
@@ -94,12 +99,16 @@ checkpoints = st.builds(
     st.none() | few(files),
 )
 restores = st.builds(Restore, texts, texts, few(files))
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts)
+loads = st.builds(Load, texts, restores)
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, *[texts] * 4, few(loads))
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)
 )
 batches = st.builds(OutputBatch, counts, counts, counts, counts, few(lines), few(metrics))
+
+entries = st.builds(CacheEntry, texts, counts, counts, st.sampled_from(FILE_TYPES), texts)
+summaries = st.builds(CacheSummary, texts, counts, few(entries))
 
 MESSAGES: dict[type, SearchStrategy[Any]] = {
     Host: hosts,
@@ -114,9 +123,11 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     CheckpointFile: files,
     CheckpointReport: checkpoints,
     Restore: restores,
+    Load: loads,
     Claimed: claims,
     OutputLine: lines,
     MetricPoint: metrics,
     OutputBatch: batches,
+    CacheSummary: summaries,
 }
 """Strategies by type of message. Each type has `to_wire` and `from_wire`."""

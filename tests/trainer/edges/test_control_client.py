@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from policy.training.caches import CacheEntry, CacheSummary
 from policy.training.reports import BackendReport, CheckpointReport, OutputBatch, OutputLine
 from policy.training.statuses import FULL, Outcome
 from tests.fakes.training_control import TOKEN, FakeControl, served
@@ -43,6 +44,15 @@ async def test_a_job_is_seen_claimed_and_told_of(twin: tuple[FakeControl, Contro
     checkpoint = CheckpointReport("c", "l", 1, FULL, None, None, 3)
     await client.checkpoints(job.job_id, 1, [checkpoint])
     assert control.checkpoints_of["j/../x"] == [checkpoint]
+
+
+async def test_caches_are_told_of(twin: tuple[FakeControl, ControlClient]) -> None:
+    control, client = twin
+    summary = CacheSummary("tp/1", 5, (CacheEntry("a/b", 3, 4, "file", "-rw-r--r--"),))
+    await client.cache(summary)
+    await client.cache_removed("tp/2")
+    assert control.caches == {"tp/1": summary}
+    assert control.removed_caches == ["tp/2"]
 
 
 async def test_a_claim_that_is_refused_is_none(twin: tuple[FakeControl, ControlClient]) -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trainer.backend import CheckpointSource
+from trainer.backend import ANY_TERMS, CheckpointSource, CheckpointTerms
 from trainer.edges.checkpoints.store import Store
 from trainer.edges.checkpoints.sync import CheckpointSync
 from trainer.settings import CheckpointSizes
@@ -14,7 +14,7 @@ def checkpoints_in(url: str, sizes: CheckpointSizes | None = None) -> Checkpoint
     """Return a source of checkpoints that share the store at this fsspec URL."""
     store = Store(url, sizes)
 
-    def checkpoints_of(directory: Path, job_id: str, workspace_id: str = "") -> CheckpointSync:
-        return CheckpointSync(directory, store, job_id, workspace_id=workspace_id)
+    def checkpoints_of(directory: Path, job_id: str, terms: CheckpointTerms = ANY_TERMS) -> CheckpointSync:
+        return CheckpointSync(directory, store, job_id, terms=terms)
 
     return checkpoints_of

@@ -17,7 +17,7 @@ from policy.training.reports import CheckpointFile, CheckpointReport, Restore
 from policy.training.store_keys import location
 from runtime.daemon_threads import in_daemon_thread
 from runtime.object_store import StoreError
-from trainer.backend import BackendAwayError
+from trainer.backend import ANY_TERMS, BackendAwayError, CheckpointTerms
 from trainer.edges.checkpoints.description import Description
 from trainer.edges.checkpoints.directory import (
     ChangedError,
@@ -39,6 +39,7 @@ MAX_REMOVED = 20
 MAX_UNREADABLE = 5
 """The number of tries of a checkpoint whose files the trainer cannot read."""
 _FINISH_PAUSE_S = 0.1
+_GIB_BYTES = 1024**3
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
@@ -69,12 +70,13 @@ class CheckpointSync:
         job_id: str,
         clock: Callable[[], float] = time.monotonic,
         *,
-        workspace_id: str = "",
+        terms: CheckpointTerms = ANY_TERMS,
     ) -> None:
         self._directory = directory
         self._store = store
         self._job_id = job_id
-        self._workspace_id = workspace_id
+        self._workspace_id = terms.workspace_id
+        self._max_gib = terms.max_gib
         self._clock = clock
         self._transfer = Transfer(directory, store, job_id)
         self._settling = Settling()
@@ -132,6 +134,10 @@ class CheckpointSync:
         self._restored = restore
         self._is_restored_known = True
         self._ignored.add(snapshot.version)
+
+    async def load(self, checkpoint: Restore) -> None:
+        """Put a checkpoint of another job into the directory."""
+        await self._in_turn(partial(restore_into, self._directory, self._store, checkpoint))
 
     async def finish(self) -> None:
         """Finish the sync of an ended job: returns once all that is complete or stays unchanged is in the store."""
@@ -200,12 +206,15 @@ class CheckpointSync:
 
     def _is_small_enough(self, snapshot: CheckpointSnapshot) -> bool:
         most = self._store.sizes.of(self._workspace_id)
+        remedy = "ask the operator to raise TOLLGATE_CHECKPOINT_MAX_SIZE"
+        if self._max_gib is not None and self._max_gib * _GIB_BYTES < most:
+            most = self._max_gib * _GIB_BYTES
+            remedy = "give the job a larger volume_size_gib"
         if snapshot.size_bytes <= most:
             return True
         self._refuse(
             snapshot.name,
-            f"its files are larger than {most} bytes together, holes in them counted. Write a smaller one, or ask the"
-            " operator to raise TOLLGATE_CHECKPOINT_MAX_SIZE",
+            f"its files are larger than {most} bytes together, holes in them counted. Write a smaller one, or {remedy}",
         )
         return False
 

@@ -6,7 +6,7 @@ See docs/reference/training.md#how-a-job-ends.
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 
 from policy.training.job_spec import ON_FAILURE
@@ -15,12 +15,15 @@ from policy.training.statuses import Outcome, Phase
 from runtime.log_lines import cause_of
 from trainer.backend import (
     BackendAwayError,
+    CheckpointSource,
+    CheckpointTerms,
     EnvironmentRefusedError,
     EnvironmentSource,
     JobCheckpoints,
     JobEnvironment,
     RestoreError,
 )
+from trainer.edges.local.caches import ProjectCaches
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord
 from trainer.edges.local.gpus import Gpu, gpu_variables
@@ -47,6 +50,8 @@ class Terms:
     """The values that all attempts have in common."""
 
     environment: EnvironmentSource
+    checkpoints: CheckpointSource
+    caches: ProjectCaches
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -157,20 +162,34 @@ class LocalAttempt:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
+        await asyncio.to_thread(self._prepare_caches)
         if self.job.restore is not None and self._checkpoints is not None:
-            await unless_stopped(self._stop_event, self._restore(self._checkpoints, self.job.restore))
+            await unless_stopped(self._stop_event, self._restore(self._checkpoints.restore, self.job.restore))
+        for load in self.job.loads:
+            place = self.directory.load(self.job, load)
+            checkpoints = self._terms.checkpoints(place, self.job.job_id, CheckpointTerms(self.job.workspace_id))
+            await unless_stopped(self._stop_event, self._restore(checkpoints.load, load.checkpoint))
         environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
             if self._stop_event.is_set():
                 raise StoppedError
             await node.start(self._launch(node, environment))
 
-    async def _restore(self, checkpoints: JobCheckpoints, restore: Restore) -> None:
+    def _prepare_caches(self) -> None:
+        """Give the job its cache, and take others from its user, which may have been another job's."""
+        owner = self.record.owner
+        project_id = self.job.project_id if self.job.spec.cache else ""
+        if owner is not None and not owner.has_name:
+            self._terms.caches.close_to(owner, project_id)
+        if self.job.spec.cache is not None:
+            self._terms.caches.make(project_id, owner)
+
+    async def _restore(self, put_back: Callable[[Restore], Awaitable[None]], checkpoint: Restore) -> None:
         """Waits while the store is away."""
         has_told = False
         while True:
             try:
-                await checkpoints.restore(restore)
+                await put_back(checkpoint)
             except BackendAwayError as error:
                 if not has_told:
                     log.warning(
@@ -186,14 +205,17 @@ class LocalAttempt:
         job = self.job
         directory = self.directory
         owner = self.record.owner
+        working = str(directory.working_directory(job, node.rank))
         place = NodePlace(
-            job_id=job.job_id,
+            job=job,
             rank=node.rank,
-            node_count=job.spec.node_count,
             leader=ADDRESS,
             home=str(directory.node(node.rank)),
+            working=working,
             temporary=str(directory.temporary(node.rank)),
             checkpoints=str(directory.checkpoints(job)),
+            loads=str(directory.loads(job)),
+            cache=str(self._terms.caches.directory(job.project_id)) if job.spec.cache else None,
             path=os.environ.get("PATH", DEFAULT_PATH),
             user=NAMELESS if owner is not None and not owner.has_name else "",
         )
@@ -201,7 +223,7 @@ class LocalAttempt:
         return Launch(
             name=f"{job.job_id}-{job.attempt}-{node.rank}",
             control_directory=node.control_directory,
-            working_directory=str(directory.working_directory(job, node.rank)),
+            working_directory=working,
             commands=list(job.spec.start_commands),
             environment=node_environment(place, environment.variables)
             | gpu_variables(self._terms.gpus, self.record.gpus[node.rank]),

@@ -9,18 +9,22 @@ import math
 import sys
 from collections.abc import Coroutine, Sequence
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
 from policy.training.statuses import Outcome, Phase
 from trainer.backend import (
     BackendAwayError,
     CheckpointSource,
+    CheckpointTerms,
     EnvironmentSource,
     NoTerminalError,
     OutputChunk,
     Terminal,
 )
 from trainer.edges.local.attempt import LocalAttempt, Terms
+from trainer.edges.local.cache_looks import DueSummaries
+from trainer.edges.local.caches import ProjectCaches
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
 from trainer.edges.local.gpus import free_gpus, list_gpus
 from trainer.edges.local.job_users import JobUsers, Owner
@@ -47,7 +51,9 @@ class LocalBackend:
         self._gpus = list_gpus()
         self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
-        self._terms = Terms(environment, settings.stop_grace_s, self._gpus)
+        self._caches = ProjectCaches(settings.directory)
+        self._summaries = DueSummaries()
+        self._terms = Terms(environment, checkpoints, self._caches, settings.stop_grace_s, self._gpus)
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -115,6 +121,20 @@ class LocalBackend:
             raise BackendAwayError(str(error)) from error
         self._attempts.pop(job_id, None)
 
+    async def cache_summaries(self) -> Sequence[CacheSummary]:
+        running = [attempt for attempt in self._running() if attempt.report.phase is Phase.RUNNING]
+        due = self._summaries.due(self._projects(running), self._projects(self._ended()))
+        summaries = [await asyncio.to_thread(self._caches.summary, project_id) for project_id in due]
+        return [summary for summary in summaries if summary is not None]
+
+    async def forget_cache(self, project_id: str) -> None:
+        if project_id in self._projects(self._running()).values():
+            raise BackendAwayError(f"a job still uses the cache of project {project_id}")
+        try:
+            await asyncio.to_thread(self._caches.remove, project_id)
+        except OSError as error:
+            raise BackendAwayError(str(error)) from error
+
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
         one = self._attempts.get(job_id)
         is_there = one is not None and one.job.attempt == attempt and rank < len(one.nodes)
@@ -152,12 +172,15 @@ class LocalBackend:
             gpus.append(free_gpus(self._gpus, needs.gpu_type, needs.gpu_count, used_gpus))
             used_cpus += cpus[-1]
             used_gpus += gpus[-1]
-        return AttemptRecord(job, tuple(hosts), tuple(cpus), tuple(gpus), self._new_owner())
+        return AttemptRecord(job, tuple(hosts), tuple(cpus), tuple(gpus), self._new_owner(job))
 
-    def _new_owner(self) -> Owner | None:
-        """The user of a new job; None: the trainer's own."""
+    def _new_owner(self, job: Claimed) -> Owner | None:
+        """The user of a new job; None: the trainer's own. Jobs that share a cache at a time share the user."""
         if self._users is None:
             return None
+        for one in self._running():
+            if job.spec.cache and one.job.spec.cache and one.job.project_id == job.project_id:
+                return one.record.owner
         running = {one.record.owner.uid for one in self._running() if one.record.owner is not None}
         present = {one.record.owner.uid for one in self._attempts.values() if one.record.owner is not None}
         return self._users.choose(running, present)
@@ -165,11 +188,20 @@ class LocalBackend:
     def _running(self) -> Sequence[LocalAttempt]:
         return [attempt for attempt in self._attempts.values() if not attempt.ended.is_set()]
 
+    def _ended(self) -> Sequence[LocalAttempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.ended.is_set()]
+
+    def _projects(self, attempts: Sequence[LocalAttempt]) -> dict[str, str]:
+        """The projects whose caches these attempts have, by attempt."""
+        jobs = (one.job for one in attempts if one.job.spec.cache is not None)
+        return {f"{job.job_id}-{job.attempt}": job.project_id for job in jobs}
+
     def _register(self, record: AttemptRecord, directory: AttemptDirectory) -> LocalAttempt:
         job = record.job
         checkpoints = None
         if job.spec.checkpoint_path is not None:
-            checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id, job.workspace_id)
+            terms = CheckpointTerms(job.workspace_id, job.spec.checkpoint_max_gib)
+            checkpoints = self._make_checkpoints(directory.checkpoints(job), job.job_id, terms)
         attempt = self._attempts[job.job_id] = LocalAttempt(record, directory, self._terms, checkpoints)
         return attempt
 

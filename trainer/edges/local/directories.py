@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH
-from policy.training.reports import Claimed
+from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH, DEFAULT_LOAD_PATH
+from policy.training.reports import Claimed, Load
 from trainer.edges.local.job_users import Owner
 from trainer.runner.reserved_file import fill, read, reserve
 
@@ -73,6 +73,19 @@ class AttemptDirectory:
     def checkpoints(self, job: Claimed) -> Path:
         return _below(self.files, job.spec.checkpoint_path or DEFAULT_CHECKPOINT_PATH)
 
+    def loads(self, job: Claimed) -> Path:
+        """The directory of checkpoints that the job loads."""
+        return _below(self.files, job.spec.load.directory if job.spec.load else DEFAULT_LOAD_PATH)
+
+    def load(self, job: Claimed, load: Load) -> Path:
+        return _below(self.loads(job), load.directory)
+
+    def make_loads(self, job: Claimed) -> None:
+        if job.spec.load is not None:
+            self.loads(job).mkdir(parents=True, exist_ok=True)
+        for load in job.loads:
+            self.load(job, load).mkdir(parents=True, exist_ok=True)
+
     def make(self, record: AttemptRecord) -> None:
         """Make everything, the record last: an attempt without it never began."""
         job = record.job
@@ -86,6 +99,7 @@ class AttemptDirectory:
             for path in (self.working_directory(job, rank), self.temporary(rank)):
                 path.mkdir(parents=True, exist_ok=True)
         self.checkpoints(job).mkdir(parents=True, exist_ok=True)
+        self.make_loads(job)
         if record.owner is not None:
             self.give_to(record.owner)
         draft = self.root / f"{_RECORD}.draft"

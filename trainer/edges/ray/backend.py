@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
 from policy.training.statuses import Outcome, Phase
@@ -138,6 +139,12 @@ class RayBackend:
             await asyncio.sleep(0.1)
             jobs = await self._submitted()
             submitted = next((one for one in jobs if one.ray.submission_id == submitted.ray.submission_id), submitted)
+
+    async def cache_summaries(self) -> Sequence[CacheSummary]:
+        return ()
+
+    async def forget_cache(self, project_id: str) -> None:
+        """Nothing: a job with a cache is refused for this backend."""
 
     async def terminal(self, job_id: str, attempt: int, rank: int) -> Terminal:
         raise NoTerminalError("the ray backend has no interactive sessions")

@@ -88,6 +88,21 @@ training_checkpoints = Table(
     Index("uq_training_checkpoints_job_id_name", "job_id", "name", unique=True),
 )
 
+training_caches = Table(
+    "training_caches",
+    metadata,
+    Column("project_id", Id, primary_key=True),  # no foreign key: the cache outlives a deleted project's row
+    Column("is_deleted", Boolean, nullable=False),  # its row goes when the trainer has removed the directory
+    Column("summarized_at_ms", BigInteger, nullable=True),
+    Column("entries", Text, nullable=True),  # policy.training.caches.CacheEntry; NULL before the first summary
+)
+Index(
+    "ix_training_caches_is_deleted",
+    training_caches.c.project_id,
+    sqlite_where=training_caches.c.is_deleted,
+    postgresql_where=training_caches.c.is_deleted,
+)
+
 training_logs = Table(
     "training_logs",
     metadata,

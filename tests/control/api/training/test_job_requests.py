@@ -11,8 +11,10 @@ import pytest
 from control.api.protocol.bodies import valid_body
 from control.api.protocol.errors import ProblemError
 from control.api.training.job_requests import CreateTrainingJobRequestV1
+from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
-from policy.training.job_spec import SecretRef
+from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
+from policy.training.resources import NodeResources
 from tests.control.training import job_body
 
 SECRET = {"type": "SECRET", "name": "s"}
@@ -34,9 +36,13 @@ async def refused(body: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"compute": None}, "compute"),
-        ({"compute": {}}, "compute.cpu_count"),
-        ({"runtime": None}, "runtime"),
+        ({"compute": 1}, "compute"),
+        ({"runtime": []}, "runtime"),
+        ({"workspace": {"root": "."}}, "workspace.root"),
+        ({"enable_baseten_workdir": "yes"}, "enable_baseten_workdir"),
+        ({"truss_user_env": "0.18"}, "truss_user_env"),
+        ({"compute": {"availability_model": "cheap"}}, "compute.availability_model"),
+        ({"checkpointing_config": {"volume_size_gib": 0}}, "runtime.checkpointing_config.volume_size_gib"),
         ({"user": "me"}, "user"),
         ({"name": ""}, "name"),
         ({"name": "a" * 256}, "name"),
@@ -88,7 +94,6 @@ async def refused(body: Any) -> list[str]:
         ({"environment_variables": {"A": SECRET | {"type": "secret"}}}, "runtime.environment_variables.A"),
         ({"environment_variables": {"A": SECRET | {"value": "x"}}}, "runtime.environment_variables.A"),
         ({"interactive_session": {"trigger": "always", "timeout_minutes": 1}}, "interactive_session.trigger"),
-        ({"interactive_session": {"trigger": "on_demand"}}, "interactive_session.timeout_minutes"),
         (
             {"interactive_session": {"trigger": "on_demand", "timeout_minutes": 0}},
             "interactive_session.timeout_minutes",
@@ -127,3 +132,172 @@ async def test_checkpoints_that_are_not_enabled_have_no_path() -> None:
 async def test_a_secret_reference_may_leave_out_its_type(reference: dict[str, Any]) -> None:
     job = await read(job_body(environment_variables={"TOKEN": reference}))
     assert job.spec.environment == {"TOKEN": SecretRef("s")}
+
+
+# --- what the original's clients send
+
+
+def pushed(**changes: Any) -> Any:
+    """The body of a push with defaults, as `truss` 0.18 writes it. A change replaces a member, by its path."""
+    job: Any = {
+        "image": {"base_image": "python:3.11", "docker_auth": None},
+        "compute": {
+            "node_count": 1,
+            "cpu_count": 1,
+            "memory": "2Gi",
+            "accelerator": None,
+            "availability_model": "dedicated",
+        },
+        "runtime": {
+            "start_commands": [],
+            "environment_variables": {},
+            "enable_cache": None,
+            "checkpointing_config": {"enabled": False, "checkpoint_path": None, "volume_size_gib": None},
+            "load_checkpoint_config": None,
+            "cache_config": None,
+            "artifacts": [],
+        },
+        "interactive_session": None,
+        "name": None,
+        "priority": None,
+        "workspace": None,
+        "weights": [],
+        "enable_baseten_workdir": True,
+        "truss_user_env": {
+            "truss_client_version": "0.18.36",
+            "python_version": "3.11.7",
+            "pydantic_version": "2.14.4",
+            "mypy_version": None,
+            "git_info": None,
+        },
+    }
+    for path, value in changes.items():
+        *parents, name = path.split("__")
+        part = job
+        for parent in parents:
+            part = part[parent]
+        part[name] = value
+    return {"training_job": job}
+
+
+async def test_a_push_with_defaults_is_a_plain_job() -> None:
+    job = await read(pushed())
+    assert job == NewJob(JobSpec((), NodeResources(1000, 2048), base_image="python:3.11"), None, 0, "dedicated")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("workspace", {"workspace_root": "..", "external_dirs": ["../lib"], "exclude_dirs": ["data"]}),
+        ("enable_baseten_workdir", False),
+        ("truss_user_env", None),
+        ("weights", None),
+        ("compute", None),
+        ("runtime", None),
+        ("compute", {}),
+        ("runtime", {}),
+        ("runtime__load_checkpoint_config", {"enabled": False, "checkpoints": [{"job_id": "tj_1"}]}),
+        ("runtime__cache_config", {"enabled": False, "enable_legacy_hf_mount": True, "require_cache_affinity": False}),
+        ("runtime__enable_cache", False),
+        ("runtime__checkpointing_config", {"enabled": False, "checkpoint_path": None, "volume_size_gib": 5}),
+    ],
+    ids=str,
+)
+async def test_a_member_that_asks_for_nothing_changes_nothing(path: str, value: Any) -> None:
+    assert await read(pushed(**{path: value})) == await read(pushed())
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "word"),
+    [
+        ("image__docker_auth", {"auth_method": "AWS_IAM", "registry": "r"}, "no backend pulls images"),
+        ("weights", [{"source": "hf://a/b@main", "mount_location": "/w"}], "start command"),
+        ("interactive_session", {"session_provider": "ssh"}, "browser"),
+        ("interactive_session", {"session_provider": "cursor"}, "browser"),
+        ("interactive_session", {"auth_provider": "github"}, "auth_codes"),
+        ("runtime__checkpointing_config", {"enabled": True, "checkpoint_path": "/mnt/ckpts"}, "BT_CHECKPOINT_DIR"),
+        ("runtime__load_checkpoint_config", {"download_folder": "/workspace/loaded"}, "BT_LOAD_CHECKPOINT_DIR"),
+        ("runtime__cache_config", {"enabled": True, "mount_base_path": "/workspace/.cache"}, "TOLLGATE_CACHE_DIR"),
+        ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "loops_checkpoint"}]}, "Loops"),
+        ("runtime__load_checkpoint_config", {"checkpoints": [{"typ": "baseten_named_checkpoint"}]}, "checkpoint_name"),
+        (
+            "runtime__load_checkpoint_config",
+            {"checkpoints": [{"typ": "baseten_latest_checkpoint", "checkpoint_name": "c"}]},
+            "baseten_named_checkpoint",
+        ),
+    ],
+)
+async def test_what_is_not_ours_is_refused_with_what_to_do(path: str, value: Any, word: str) -> None:
+    with pytest.raises(ProblemError) as problem:
+        await read(pushed(**{path: value}))
+    (detail,) = problem.value.details
+    assert detail.field.startswith(f"training_job.{path.replace('__', '.')}")
+    assert word in detail.message
+
+
+async def test_a_session_of_the_client_has_its_defaults() -> None:
+    client = {"session_provider": "vs_code", "auth_provider": "microsoft"}
+    whole = client | {"trigger": "on_demand", "timeout_minutes": 480}
+    for session in ({}, client, whole):
+        assert (await read(pushed(interactive_session=session))).spec.session == SessionSpec("on_demand", 480)
+
+
+async def test_the_availability_model_is_read_in_both_places() -> None:
+    assert (await read(pushed(compute__availability_model="spot"))).availability_model == "spot"
+    assert (
+        await read(pushed(compute__availability_model=None, availability_model="spot"))
+    ).availability_model == "spot"
+    assert (await read(pushed(compute__availability_model="spot", availability_model="spot"))).availability_model == (
+        "spot"
+    )
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(availability_model="spot"))
+    assert refused.value.field == "training_job.compute.availability_model"
+
+
+async def test_the_volume_bounds_the_checkpoints_of_a_job_that_has_some() -> None:
+    config = {"enabled": True, "checkpoint_path": None, "volume_size_gib": 5}
+    assert (await read(pushed(runtime__checkpointing_config=config))).spec.checkpoint_max_gib == 5
+
+
+LOADING = {
+    "enabled": True,
+    "checkpoints": [
+        {"typ": "baseten_named_checkpoint", "checkpoint_name": "step-1", "job_id": "tj_1"},
+        {"typ": "baseten_latest_checkpoint", "job_id": None, "project_name": "llama"},
+        {"typ": "baseten_latest_checkpoint", "job_id": None, "project_name": None},
+    ],
+    "download_folder": "/tmp/loaded_checkpoints",
+}
+
+
+async def test_checkpoints_to_load_are_read_as_the_client_writes_them() -> None:
+    refs = (LoadRef("tj_1", None, "step-1"), LoadRef(None, "llama"), LoadRef())
+    assert (await read(pushed(runtime__load_checkpoint_config=LOADING))).spec.load == LoadSpec(refs)
+    untyped = {"enabled": True, "checkpoints": [{"checkpoint_name": "step-1", "job_id": "tj_1"}]}
+    assert (await read(pushed(runtime__load_checkpoint_config=untyped))).spec.load == LoadSpec(refs[:1])
+    shortest = {"enabled": True, "download_folder": "./in/"}
+    assert (await read(pushed(runtime__load_checkpoint_config=shortest))).spec.load == LoadSpec((LoadRef(),), "in")
+
+
+@pytest.mark.parametrize("folder", ["checkpoints", "checkpoints/in", "out", "out/ckpt/in"])
+async def test_loaded_checkpoints_are_never_taken_for_the_jobs_own(folder: str) -> None:
+    path = "out/ckpt" if folder.startswith("out") else None
+    changes = {
+        "runtime__checkpointing_config": {"enabled": True, "checkpoint_path": path},
+        "runtime__load_checkpoint_config": LOADING | {"download_folder": folder},
+    }
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(**changes))
+    assert refused.value.field == "training_job.runtime.load_checkpoint_config.download_folder"
+
+
+async def test_a_cache_is_read_as_the_clients_write_it() -> None:
+    config = {"enabled": True, "require_cache_affinity": True, "mount_base_path": "/root/.cache"}
+    for is_hf_home in (False, True):
+        changes = {"runtime__cache_config": config | {"enable_legacy_hf_mount": is_hf_home}}
+        assert (await read(pushed(**changes))).spec.cache == CacheSpec(is_hf_home)
+    assert (await read(pushed(runtime__enable_cache=True))).spec.cache == CacheSpec(is_hf_home=True)
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(runtime__enable_cache=True, runtime__cache_config=config))
+    assert refused.value.field == "training_job.runtime.enable_cache"

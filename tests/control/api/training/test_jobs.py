@@ -8,11 +8,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from control.edges.redis.throttle_windows import LocalWindows
 from control.edges.sql.training import job_rows
-from control.edges.sql.training.tables import training_backend
+from control.edges.sql.training.tables import training_backend, training_checkpoints
 from control.resources.training import jobs
 from control.resources.workspaces import set_workspace
 from control.throttle import OTHER, Allowance, allowance_for
@@ -366,3 +366,44 @@ async def test_a_reported_outcome_is_what_the_job_shows(sqlite_plane: ControlPla
         state = (await sqlite_plane.get(f"{sqlite_place}/{job['id']}")).ok()["training_job"]
         statuses[outcome.value] = state["current_status"].removeprefix("TRAINING_JOB_")
     assert statuses == {outcome.value: outcome.value for outcome in Outcome} | {"REQUEUED": "PENDING"}
+
+
+async def test_a_checkpoint_to_load_has_to_be_the_workspaces_own(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    plane = sqlite_plane
+    source = await create(plane, sqlite_place)
+    refs: list[Json] = [{"job_id": source["id"]}, {"job_id": source["id"], "checkpoint_name": "step-1"}]
+    refs += [{"project_name": "llama"}, {}]
+    for ref in refs:
+        await loading_is_refused(plane, sqlite_place, ref)  # the job has none yet
+    row: Json = {"id": "ckpt_1", "job_id": source["id"], "name": "step-1", "location": "x", "checkpoint_type": "FULL"}
+    row |= {"size_bytes": 3, "sync_status": "SYNCING", "created_at_ms": 1, "updated_at_ms": 1}
+    async with plane.store.write() as tx:
+        await tx.conn.execute(insert(training_checkpoints).values(**row))
+    for ref in refs:
+        job = await create(plane, sqlite_place, load_checkpoint_config={"enabled": True, "checkpoints": [ref]})
+        (await plane.post(f"{sqlite_place}/{job['id']}/recreate")).ok()
+    for ref in ({"job_id": "tj_unknown"}, {"job_id": source["id"], "checkpoint_name": "x"}, {"project_name": "x"}):
+        await loading_is_refused(plane, sqlite_place, ref)
+    stranger = await plane.another_workspace()
+    await set_workspace(plane.store, stranger["name"], training=True)
+    project = await create_project(plane, key=stranger["api_key"])
+    for ref in refs:
+        await loading_is_refused(plane, f"/v1/training_projects/{project['id']}/jobs", ref, key=stranger["api_key"])
+
+
+async def loading_is_refused(plane: ControlPlane, place: str, ref: Json, **more: Any) -> None:
+    body = job_body(load_checkpoint_config={"enabled": True, "checkpoints": [ref]})
+    refused = (await plane.post(place, body, **more)).refused(400, "INVALID_REQUEST")
+    (detail,) = refused["details"]
+    assert detail["field"] == "training_job.runtime.load_checkpoint_config.checkpoints.0"
+    assert "no such checkpoint" in detail["message"]
+
+
+async def test_a_cache_is_refused_where_the_backend_has_none(sqlite_plane: ControlPlane, sqlite_place: str) -> None:
+    caching = job_body(cache_config={"enabled": True})
+    job = (await sqlite_plane.post(sqlite_place, caching)).ok()["training_job"]
+    await report_backend(sqlite_plane.store, backend="ray")
+    for path, body in ((sqlite_place, caching), (f"{sqlite_place}/{job['id']}/recreate", None)):
+        (detail,) = (await sqlite_plane.post(path, body)).refused(400, "INVALID_REQUEST")["details"]
+        assert detail["field"] == "training_job.runtime.cache_config.enabled"
+        assert "(ray) keeps no caches" in detail["message"]

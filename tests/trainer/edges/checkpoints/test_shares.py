@@ -9,6 +9,7 @@ import pytest
 
 from tests.trainer.edges.checkpoints.job import Clock, restore_of
 from tests.waiting import eventually
+from trainer.backend import CheckpointTerms
 from trainer.edges.checkpoints import CheckpointSync, Store
 from trainer.edges.checkpoints.store import MAX_TRANSFERS
 from trainer.settings import CheckpointSizes
@@ -49,7 +50,7 @@ class World:
     def job(self, name: str, workspace: str) -> CheckpointSync:
         """The checkpoints of a job that has written one."""
         self.file(name).write_bytes(b"weights")
-        return CheckpointSync(self._path / name, self.store, name, self.clock, workspace_id=workspace)
+        return CheckpointSync(self._path / name, self.store, name, self.clock, terms=CheckpointTerms(workspace))
 
     def file(self, name: str) -> Path:
         path = self._path / name / "step-1" / "model.bin"
@@ -102,6 +103,20 @@ async def test_sparse_checkpoint_beyond_the_bound_is_refused_and_takes_no_byte_o
     assert sync.refusal.startswith("checkpoint 'step-1' is not stored: its files are larger than 1000000 bytes")
     assert "TOLLGATE_CHECKPOINT_MAX_SIZE" in sync.refusal
     assert caplog.text.count("is not stored") == 1
+
+
+async def test_job_bounds_its_checkpoints_by_its_volume(tmp_path: Path) -> None:
+    directory = tmp_path / "job"
+    (directory / "step-1").mkdir(parents=True)
+    with (directory / "step-1" / "model.bin").open("wb") as file:
+        file.truncate(2**30 + 1)
+    sync = CheckpointSync(
+        directory, Store((tmp_path / "store").as_uri()), "job", Clock(), terms=CheckpointTerms(max_gib=1)
+    )
+    assert await sync.run_once() == []
+    assert sync.refusal is not None
+    assert "larger than 1073741824 bytes" in sync.refusal
+    assert "volume_size_gib" in sync.refusal
 
 
 async def test_workspace_with_a_bound_of_its_own_is_refused_what_another_one_may_store(world: World) -> None:

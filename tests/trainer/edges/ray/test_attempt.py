@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from policy.training.job_spec import JobSpec
-from policy.training.reports import Claimed, JobReport, Restore
+from policy.training.reports import Claimed, JobReport, Load, Restore
 from policy.training.resources import NodeResources
 from policy.training.statuses import Outcome, Phase
 from tests.waiting import eventually
@@ -46,6 +46,7 @@ class Node:
     loss: LostError | None = None
     was_cleaned: bool = False
     starts: list[NodeStart] = field(default_factory=list)
+    load_count: int = 0
 
     def end(self, exit: Exit | None) -> None:
         self.exit = exit
@@ -53,6 +54,9 @@ class Node:
 
     async def prepare(self) -> str:
         return "10.0.0.1"
+
+    async def load(self) -> None:
+        self.load_count += 1
 
     async def start(self, start: NodeStart) -> None:
         self.starts.append(start)
@@ -144,6 +148,14 @@ class World:
         then(attempt)
         await running
         return self.reports[-1]
+
+
+async def test_each_machine_loads_the_checkpoints_once() -> None:
+    for ray_nodes, load_counts in ((("a", "b"), [1, 1]), (("a", "a"), [1, 0])):
+        job = replace(LAUNCH.job, loads=(Load("rank-0", Restore("c", "other/c/v", ())),))
+        world = World(launch=replace(LAUNCH, job=job, ray_nodes=ray_nodes))
+        await world.run(world.complete)
+        assert [node.load_count for node in world.cluster.nodes] == load_counts
 
 
 async def test_nodes_that_exit_with_0_complete_the_attempt() -> None:

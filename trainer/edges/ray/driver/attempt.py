@@ -69,6 +69,9 @@ class Attempt:
         addresses = await unless_stopped(self._stop, asyncio.gather(*(node.prepare() for node in self._nodes)))
         if self._checkpoints is not None and job.restore is not None:
             await unless_stopped(self._stop, self._checkpoints.restore(job.restore))
+        if job.loads:
+            first_nodes = dict(zip(reversed(self._launch.ray_nodes), reversed(self._nodes), strict=True)).values()
+            await unless_stopped(self._stop, asyncio.gather(*(node.load() for node in first_nodes)))
         if self._checkpoints is not None:
             synced = await unless_stopped(self._stop, self._checkpoints.look())  # fails if it cannot be synced at all
             self._note_synced(synced)

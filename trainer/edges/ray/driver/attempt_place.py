@@ -46,6 +46,7 @@ class AttemptPlace:
 
     def make(self, rank: int) -> None:
         """Make the directories of one node."""
+        self.directory.make_loads(self._job)
         for path in (self.working_directory(rank), self.directory.temporary(rank)):
             path.mkdir(parents=True, exist_ok=True)
         self.directory.control_directory(rank).mkdir(mode=_PRIVATE, parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ See docs/reference/training.md#ray.
 import asyncio
 
 from policy.training.reports import Restore
+from trainer.backend import CheckpointTerms
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
 from trainer.edges.ray.driver.driver_parts import Synced
@@ -23,7 +24,9 @@ class CheckpointActor:
         self._place = AttemptPlace(launch)
         self._place.lock()
         make = checkpoints_in(launch.checkpoint_store, CheckpointSizes(launch.checkpoint_max_bytes))
-        self._checkpoints = make(self._place.checkpoints, launch.job.job_id, launch.job.workspace_id)
+        job = launch.job
+        terms = CheckpointTerms(job.workspace_id, job.spec.checkpoint_max_gib)
+        self._checkpoints = make(self._place.checkpoints, job.job_id, terms)
         self._finishing: asyncio.Future[None] | None = None
 
     async def restore(self, restore: Restore) -> None:

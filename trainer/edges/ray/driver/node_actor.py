@@ -12,6 +12,8 @@ import sys
 
 import ray
 
+from trainer.backend import CheckpointTerms
+from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.ray.driver import guard
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
@@ -46,6 +48,15 @@ class NodeActor:
         self._place.make(self._rank)
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address
+
+    async def load(self) -> None:
+        """Put the checkpoints that the job loads into the directory that the nodes of this machine share."""
+        job = self._launch.job
+        directory = self._place.directory
+        source = checkpoints_in(self._launch.checkpoint_store)
+        for load in job.loads:
+            checkpoints = source(directory.load(job, load), job.job_id, CheckpointTerms(job.workspace_id))
+            await checkpoints.load(load.checkpoint)
 
     async def start(self, start: NodeStart) -> None:
         """Start the runner, and wait until the first command runs or cannot. A repeated call only waits."""
@@ -88,13 +99,14 @@ class NodeActor:
         job = self._launch.job
         directory = self._place.directory
         place = NodePlace(
-            job_id=job.job_id,
+            job=job,
             rank=self._rank,
-            node_count=job.spec.node_count,
             leader=start.leader_address,
             home=str(directory.node(self._rank)),
+            working=str(self._place.working_directory(self._rank)),
             temporary=str(directory.temporary(self._rank)),
             checkpoints=str(self._place.checkpoints),
+            loads=str(directory.loads(job)),
         )
         devices = {_DEVICES: os.environ.get(_DEVICES, "")} if job.spec.resources.gpu_count else {}
         return node_environment(place, start.environment.variables) | devices

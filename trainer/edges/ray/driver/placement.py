@@ -132,6 +132,9 @@ class RayNode:
         address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote)
         return address
 
+    async def load(self) -> None:
+        await self._whereabouts.of("loading checkpoints", self._actor.load.remote, None)
+
     async def start(self, start: NodeStart) -> None:
         await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
 
