@@ -59,6 +59,7 @@ from control.api.training import (
     search,
     sessions,
 )
+from control.api.uploads import credentials, objects
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
@@ -103,6 +104,8 @@ from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
+from control.resources.uploads.grants import GrantSealer
+from control.resources.uploads.removal import remove_unheld
 from control.resources.webhook_messages import outbox
 from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
@@ -158,6 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *job_logs.OPERATIONS,
     *job_metrics.OPERATIONS,
     *checkpoints.OPERATIONS,
+    *credentials.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
     *audit_events.OPERATIONS,
@@ -204,6 +208,7 @@ def build(settings: Settings) -> web.Application:
         training_output=_training_output(store, settings),
         links=LinkSealer(settings.secret_keys),
         usage_links=UsageLinkSealer(settings.secret_keys),
+        grants=GrantSealer(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         alerts=alerts,
         policy_pages=internal_snapshot.shared_pages(store),
@@ -217,8 +222,7 @@ def build(settings: Settings) -> web.Application:
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
-    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
-    app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
+    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
@@ -237,7 +241,7 @@ def _add_routes(app: web.Application) -> None:
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
-    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
+    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
@@ -404,6 +408,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await UnsentMetadata(store, dependencies.events).delete()
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
+            await remove_unheld(store, dependencies.checkpoint_store)
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

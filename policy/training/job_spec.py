@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.training.resources import NodeResources
-from policy.training.wire import count, members, optional_members, optional_text, text, texts
+from policy.training.wire import added_texts, count, members, optional_members, optional_text, text, texts
 
 ON_STARTUP = "on_startup"
 ON_FAILURE = "on_failure"
@@ -47,6 +47,8 @@ class JobSpec:
     """None: checkpoints are not synced, but the job has a directory for them nevertheless."""
     base_image: str | None = None
     session: SessionSpec | None = None
+    artifacts: tuple[str, ...] = ()
+    """The `s3_key`s of the workspace's uploads that are unpacked before the first command runs."""
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -59,6 +61,7 @@ class JobSpec:
             "checkpoint_path": self.checkpoint_path,
             "base_image": self.base_image,
             "session": session and {"trigger": session.trigger, "timeout_minutes": session.timeout_minutes},
+            "artifacts": list(self.artifacts),
         }
 
     @classmethod
@@ -76,6 +79,7 @@ class JobSpec:
             session=None
             if session is None
             else SessionSpec(text(session, "trigger"), count(session, "timeout_minutes")),
+            artifacts=added_texts(wire, "artifacts"),
         )
 
 

@@ -7,10 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from policy.training.artifacts import Artifact
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
-from policy.training.wire import added_text, count, flag, members, objects, optional_members, optional_text, text
+from policy.training.wire import (
+    added_objects,
+    added_text,
+    count,
+    flag,
+    members,
+    objects,
+    optional_members,
+    optional_text,
+    text,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +294,8 @@ class Claimed:
     restore: Restore | None
     workspace_id: str = ""
     """The workspace's id. Empty from a control plane of an older version."""
+    artifacts: tuple[Artifact, ...] = ()
+    """The artifacts of the spec, as they are in the store."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -292,6 +305,7 @@ class Claimed:
             "environment_token": self.environment_token,
             "restore": self.restore and self.restore.to_wire(),
             "workspace_id": self.workspace_id,
+            "artifacts": [artifact.to_wire() for artifact in self.artifacts],
         }
 
     @classmethod
@@ -304,6 +318,7 @@ class Claimed:
             environment_token=text(wire, "environment_token"),
             restore=None if restore is None else Restore.from_wire(restore),
             workspace_id=added_text(wire, "workspace_id"),
+            artifacts=tuple(map(Artifact.from_wire, added_objects(wire, "artifacts"))),
         )
 
 

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator
 
 from control.api.protocol.bodies import MAX_MEMBERS
-from control.api.protocol.schemas import INTEGRAL, NO_NUL, Name, RequestV1
+from control.api.protocol.schemas import INTEGRAL, NO_NUL, IdText, Name, RequestV1
 from control.api.training.job_schemas import AvailabilityModel
 from control.resources.training.jobs import NewJob
+from control.resources.uploads.grants import BUCKET
+from policy.training.artifacts import MAX_ARTIFACTS
 from policy.training.job_spec import DEDICATED, DEFAULT_CHECKPOINT_PATH, JobSpec, SecretRef, SessionSpec
 from policy.training.resources import NodeResources
 
@@ -137,6 +139,13 @@ class CheckpointingRequestV1(RequestV1):
     )
 
 
+class ArtifactRequestV1(RequestV1):
+    """An upload of the workspace, with the names that `GET /v1/blobs/credentials/train` gave it."""
+
+    s3_bucket: Literal[BUCKET]  # type: ignore[valid-type]  # mypy knows no constants as literals
+    s3_key: IdText
+
+
 class TrainingRuntimeRequestV1(RequestV1):
     """The commands that each node runs, and their environment."""
 
@@ -152,6 +161,9 @@ class TrainingRuntimeRequestV1(RequestV1):
         None, description="Relative to the node's own directory."
     )
     checkpointing_config: CheckpointingRequestV1 | None = None
+    artifacts: Annotated[list[ArtifactRequestV1], Field(max_length=MAX_ARTIFACTS)] | None = Field(
+        None, description="Tar archives that are unpacked in each node's own directory before its first command."
+    )
 
     def environment(self) -> dict[str, str | SecretRef]:
         variables = self.environment_variables or {}
@@ -199,6 +211,7 @@ class NewTrainingJobRequestV1(RequestV1):
             checkpoint_path=runtime.checkpoint_path(),
             base_image=self.image.base_image if self.image else None,
             session=SessionSpec(session.trigger, session.timeout_minutes) if session else None,
+            artifacts=tuple(artifact.s3_key for artifact in runtime.artifacts or ()),
         )
 
 

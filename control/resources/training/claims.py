@@ -25,6 +25,7 @@ from control.errors import (
 )
 from control.records.training import JobRecord
 from control.resources.training import job_states
+from control.resources.uploads.artifacts import artifacts_of
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import SecretRef
 from policy.training.reports import Claimed, Restore
@@ -56,7 +57,8 @@ async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
         restore = await _restore(tx.conn, job)
         await job_rows.update_job(tx, job, after)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id)
+        artifacts = await artifacts_of(tx.conn, job_id, spec.artifacts)
+        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, artifacts)
 
     return await store.transact(work)
 

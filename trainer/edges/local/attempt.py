@@ -6,14 +6,17 @@ See docs/reference/training.md#how-a-job-ends.
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 
 from policy.training.job_spec import ON_FAILURE
-from policy.training.reports import Claimed, JobReport, Restore
+from policy.training.reports import Claimed, JobReport
 from policy.training.statuses import Outcome, Phase
 from runtime.log_lines import cause_of
 from trainer.backend import (
+    ArtifactError,
+    ArtifactSource,
     BackendAwayError,
     EnvironmentRefusedError,
     EnvironmentSource,
@@ -47,6 +50,7 @@ class Terms:
     """The values that all attempts have in common."""
 
     environment: EnvironmentSource
+    artifacts: ArtifactSource
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -132,7 +136,7 @@ class LocalAttempt:
             early = self._stop
         except EnvironmentRefusedError as error:
             early = End(error.outcome, str(error))
-        except RestoreError as error:
+        except (ArtifactError, RestoreError) as error:
             early = End(Outcome.DEPLOY_FAILED, str(error))
         except (OSError, ValueError, RunnerNotStartedError) as error:
             early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {_reason(error)}")
@@ -157,25 +161,33 @@ class LocalAttempt:
 
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
-        if self.job.restore is not None and self._checkpoints is not None:
-            await unless_stopped(self._stop_event, self._restore(self._checkpoints, self.job.restore))
+        for node in self.nodes if self.job.artifacts else ():
+            await unless_stopped(self._stop_event, self._once_there("artifacts", partial(self._unpack, node)))
+        restore = self.job.restore
+        if restore is not None and self._checkpoints is not None:
+            work = partial(self._checkpoints.restore, restore)
+            await unless_stopped(self._stop_event, self._once_there("checkpoint", work))
         environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
             if self._stop_event.is_set():
                 raise StoppedError
             await node.start(self._launch(node, environment))
 
-    async def _restore(self, checkpoints: JobCheckpoints, restore: Restore) -> None:
-        """Waits while the store is away."""
+    async def _unpack(self, node: LocalNode) -> None:
+        directory = self.directory.node(node.rank)
+        await self._terms.artifacts.unpack(self.job.artifacts, directory, self.job.workspace_id)
+
+    async def _once_there(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what needs the store; wait while it is away."""
         has_told = False
         while True:
             try:
-                await checkpoints.restore(restore)
+                await work()
             except BackendAwayError as error:
                 if not has_told:
                     log.warning(
-                        "Job %s waits for its checkpoint (%s). Check TOLLGATE_CHECKPOINT_STORE.",
-                        *(self.job.job_id, cause_of(error)),
+                        "Job %s waits for its %s (%s). Check TOLLGATE_CHECKPOINT_STORE.",
+                        *(self.job.job_id, what, cause_of(error)),
                     )
                 has_told = True
                 await asyncio.sleep(_STORE_PAUSE_S)

@@ -20,6 +20,7 @@ from trainer.backend import (
     OutputChunk,
     Terminal,
 )
+from trainer.edges.artifacts import Artifacts
 from trainer.edges.local.attempt import LocalAttempt, Terms
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
 from trainer.edges.local.gpus import free_gpus, list_gpus
@@ -47,7 +48,7 @@ class LocalBackend:
         self._gpus = list_gpus()
         self._host = this_host(settings.capacity, self._gpus)
         self._directories = JobDirectories(settings.directory)
-        self._terms = Terms(environment, settings.stop_grace_s, self._gpus)
+        self._terms = Terms(environment, Artifacts(settings.checkpoint_store), settings.stop_grace_s, self._gpus)
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

@@ -12,6 +12,7 @@ import sys
 
 import ray
 
+from trainer.edges.artifacts import Artifacts
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.ray.driver import guard
 from trainer.edges.ray.driver.attempt_place import AttemptPlace
@@ -46,6 +47,12 @@ class NodeActor:
         self._place.make(self._rank)
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address
+
+    async def unpack(self) -> None:
+        """Unpack the job's artifacts. BackendAwayError, ArtifactError."""
+        job = self._launch.job
+        directory = self._place.directory.node(self._rank)
+        await Artifacts(self._launch.checkpoint_store).unpack(job.artifacts, directory, job.workspace_id)
 
     async def start(self, start: NodeStart) -> None:
         """Start the runner, and wait until the first command runs or cannot. A repeated call only waits."""

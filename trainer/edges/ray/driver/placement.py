@@ -132,6 +132,10 @@ class RayNode:
         address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote)
         return address
 
+    async def unpack(self) -> None:
+        """Has no time limit."""
+        await self._whereabouts.of("its artifacts", self._actor.unpack.remote, None)
+
     async def start(self, start: NodeStart) -> None:
         await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
 
