@@ -27,6 +27,7 @@ from control.resources.spend.balance_source import BalanceSource
 from control.resources.spend.group_spend import SpendSource
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
+from control.resources.uploads.downloads import ArtifactLinkSealer
 from control.resources.uploads.grants import GrantSealer
 from control.settings import Settings
 from control.shared_work import SharedWork
@@ -65,6 +66,7 @@ class Dependencies:
     links: LinkSealer
     usage_links: UsageLinkSealer
     grants: GrantSealer
+    artifact_links: ArtifactLinkSealer
     checkpoint_store: CheckpointStore
     alerts: AlertWatch
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]

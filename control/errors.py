@@ -127,6 +127,10 @@ class NoArtifactsError(NotFoundError):
     """This training job has no artifacts: nothing was uploaded for it"""
 
 
+class ArtifactNotFoundError(NotFoundError):
+    """file not found: the link was cut off, or its training job was deleted; ask for the job's download again"""
+
+
 class LinkExpiredError(DomainError):
     """The link has expired; list the checkpoint's files again"""
 

@@ -67,13 +67,14 @@ class ChunkDecoder:
             raise _broken()
 
     def _read_trailer(self, line: bytes) -> None:
-        name, colon, value = line.decode("latin-1").partition(":")
+        field, colon, value = line.decode("latin-1").partition(":")
+        name = field.strip().lower()
         if not line:
             self.has_ended = True
-        elif not colon or len(self.trailers) >= _MAX_TRAILERS:
+        elif not colon or name in self.trailers or len(self.trailers) >= _MAX_TRAILERS:
             raise _broken()
         else:
-            self.trailers[name.strip().lower()] = value.strip()
+            self.trailers[name] = value.strip()
 
 
 def _broken() -> S3Error:

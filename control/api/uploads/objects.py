@@ -221,4 +221,4 @@ def _refusal(request: web.Request, error: S3Error) -> web.Response:
 
 
 _route = partial(web.route, path=f"/{BUCKET}/{{key}}", handler=_handle, expect_handler=_no_answer_yet)
-ROUTES = [_route(method) for method in ("GET", "HEAD", "PUT", "POST", "DELETE")]
+ROUTES = [_route(method) for method in ("GET", "PUT", "POST", "DELETE")]

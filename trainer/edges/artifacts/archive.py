@@ -102,12 +102,12 @@ class _Stream:
         """Fewer bytes only at the end. ValueError beyond the budget."""
         if size > self.budget:
             raise ValueError("a header is too long")
-        self.budget -= size
         pieces = list[bytes]()
         while size and (piece := self._read(size)):
             pieces.append(piece)
             size -= len(piece)
         self.last = b"".join(pieces)
+        self.budget -= len(self.last)
         return self.last
 
     def _read(self, size: int) -> bytes:

@@ -9,7 +9,7 @@ from trainer.backend import ArtifactError
 
 
 def content_of(store: ObjectStore, artifact: Artifact) -> Iterator[bytes]:
-    """The archive in pieces. A part's last piece comes once all of it is verified. ArtifactError; StoreError."""
+    """The archive in pieces, none of them empty. A part's last piece comes once all of it is verified. ArtifactError; StoreError."""
     for part in artifact.parts:
         yield from _content(store, part, artifact.key)
 
@@ -23,8 +23,10 @@ def _content(store: ObjectStore, part: ArtifactPart, key: str) -> Iterator[bytes
         size_bytes += len(piece)
         if size_bytes > part.size_bytes:
             break
-        yield last
+        if last:
+            yield last
         last = piece
     if size_bytes != part.size_bytes or digest.hexdigest() != part.sha256:
         raise ArtifactError(f"artifact {key} is damaged in the store: a part has changed; upload it again")
-    yield last
+    if last:
+        yield last
