@@ -9,7 +9,10 @@ from trainer.backend import ArtifactError
 
 
 def content_of(store: ObjectStore, artifact: Artifact) -> Iterator[bytes]:
-    """The archive in pieces, none of them empty. A part's last piece comes once all of it is verified. ArtifactError; StoreError."""
+    """The archive in pieces, none of them empty. A part's last piece comes once all of it is verified.
+
+    ArtifactError; StoreError.
+    """
     for part in artifact.parts:
         yield from _content(store, part, artifact.key)
 
