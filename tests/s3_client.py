@@ -1,29 +1,16 @@
 """A client of S3 in the forms that boto3 1.44 sends, signed by hand: tests need no boto3."""
 
-import base64
-import hashlib
-import hmac
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import ClientSession
 from yarl import URL
 
+from tests.s3_signing import Keys, crc32, sha256, signed_headers
 
-@dataclass(frozen=True)
-class Keys:
-    """The `creds` of `blobs/credentials`, by their own names."""
-
-    aws_access_key_id: str
-    aws_secret_access_key: str
-    aws_session_token: str
-    endpoint_url: str
-    region_name: str = "us-east-1"
+__all__ = ["S3", "Answered", "Keys", "completion", "crc32", "sha256"]
 
 
 @dataclass(frozen=True)
@@ -41,31 +28,6 @@ class Answered:
         return self.text.partition(f"<{name}>")[2].partition("</")[0]
 
 
-def sha256(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
-
-
-def crc32(body: bytes) -> str:
-    return base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
-
-
-def authorization(keys: Keys, method: str, target: str, headers: Mapping[str, str], date: str) -> str:
-    """The value of `Authorization` for these headers, all signed. `headers`: by lower-case name."""
-    path, _, query = target.partition("?")
-    pairs = sorted(pair if "=" in pair else f"{pair}=" for pair in query.split("&") if pair)
-    names = ";".join(sorted(headers))
-    lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
-    canonical = "\n".join((method, path, "&".join(pairs), lines, names, headers["x-amz-content-sha256"]))
-    scope = f"{date[:8]}/{keys.region_name}/s3/aws4_request"
-    key = f"AWS4{keys.aws_secret_access_key}".encode()
-    for part in scope.split("/"):
-        key = hmac.digest(key, part.encode(), "sha256")
-    text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{sha256(canonical.encode())}"
-    signature = hmac.digest(key, text.encode(), "sha256").hex()
-    credential = f"{keys.aws_access_key_id}/{scope}"
-    return f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
-
-
 class S3:
     """Calls `endpoint_url` for one bucket and key."""
 
@@ -78,14 +40,8 @@ class S3:
         """One request. `changes`: `headers` that are signed too, `keys`, `path`, `date`, and `unsigned` headers."""
         keys: Keys = changes.get("keys", self.keys)
         target = changes.get("path", self.path) + (f"?{query}" if query else "")
-        date = changes.get("date") or f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        signed = {
-            "host": urlsplit(keys.endpoint_url).netloc,
-            "x-amz-date": date,
-            "x-amz-security-token": keys.aws_session_token,
-            "x-amz-content-sha256": sha256(body),
-        } | changes.get("headers", {})
-        headers = signed | {"Authorization": authorization(keys, method, target, signed, date)}
+        dated = {"x-amz-date": changes["date"]} if "date" in changes else {}
+        headers = signed_headers(keys, method, target, sha256(body), dated | changes.get("headers", {}))
         headers |= changes.get("unsigned", {})
         url = URL(keys.endpoint_url + target, encoded=True)
         async with self.session.request(

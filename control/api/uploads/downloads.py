@@ -13,7 +13,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
-from control.edges.checkpoint_store import CheckpointStore
+from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from control.resources.uploads import downloads
 from policy.training.artifacts import Artifact
 from runtime.http.server import keep
@@ -45,8 +45,10 @@ async def _get(request: web.Request) -> web.StreamResponse:
     answer.content_length = artifact.size_bytes
     with dependencies.downloads.taken(link.workspace_id):
         try:
-            await _send(request, answer, dependencies.checkpoint_store, artifact)
-        except StoreError as error:
+            await _send(request, answer, artifact)
+        except (StoreError, CheckpointFileNotFoundError, CheckpointStoreUnavailableError) as error:
+            if not answer.prepared:
+                raise
             log.warning(
                 "Download of an artifact was cut off: the store failed (%s). The client has to ask again. Check"
                 " TOLLGATE_CHECKPOINT_STORE.",
@@ -57,8 +59,9 @@ async def _get(request: web.Request) -> web.StreamResponse:
     return answer
 
 
-async def _send(request: web.Request, answer: web.StreamResponse, store: CheckpointStore, artifact: Artifact) -> None:
-    """Send the parts, one behind the other. Raises StoreError if the store fails once the answer has begun."""
+async def _send(request: web.Request, answer: web.StreamResponse, artifact: Artifact) -> None:
+    """Send the parts, one behind the other. Raises StoreError if the store fails within one."""
+    store = request.app[DEPENDENCIES].checkpoint_store
     for part in artifact.parts:
         async with store.reading(part.store_key, part.size_bytes) as download:
             if not answer.prepared:
