@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from aiohttp import web
 
@@ -59,6 +59,7 @@ from control.api.training import (
     search,
     sessions,
 )
+from control.api.uploads import credentials, downloads, objects
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
@@ -103,6 +104,9 @@ from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
+from control.resources.uploads.downloads import ArtifactLinkSealer
+from control.resources.uploads.grants import GrantSealer
+from control.resources.uploads.removal import remove_unheld
 from control.resources.webhook_messages import outbox
 from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
@@ -126,6 +130,17 @@ LEASE_TIMEOUTS = 3
 MIDDLEWARES = (observability.count_answers, render_problems, recognise_callers, refuse_compressed_bodies)
 LIMITS = FrontLimits(max_target_bytes=65_536)
 """Limits of the listener. A query may name a thousand API keys, hence the long target."""
+
+
+class _Sealers(TypedDict):
+    """The parts that seal tokens."""
+
+    links: LinkSealer
+    usage_links: UsageLinkSealer
+    grants: GrantSealer
+    artifact_links: ArtifactLinkSealer
+
+
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
 log = logging.getLogger(__name__)
 
@@ -158,6 +173,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *job_logs.OPERATIONS,
     *job_metrics.OPERATIONS,
     *checkpoints.OPERATIONS,
+    *credentials.OPERATIONS,
+    *downloads.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
     *audit_events.OPERATIONS,
@@ -202,8 +219,7 @@ def build(settings: Settings) -> web.Application:
         loads=book,
         load_reports=reports,
         training_output=_training_output(store, settings),
-        links=LinkSealer(settings.secret_keys),
-        usage_links=UsageLinkSealer(settings.secret_keys),
+        **_sealers(settings.secret_keys),
         checkpoint_store=CheckpointStore(settings.checkpoint_store),
         alerts=alerts,
         policy_pages=internal_snapshot.shared_pages(store),
@@ -217,14 +233,22 @@ def build(settings: Settings) -> web.Application:
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
-    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts])
-    app.cleanup_ctx.append(_load_reports(reports, wakes, wake_client))
+    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
+
+
+def _sealers(keys: Sequence[bytes]) -> "_Sealers":
+    return {
+        "links": LinkSealer(keys),
+        "usage_links": UsageLinkSealer(keys),
+        "grants": GrantSealer(keys),
+        "artifact_links": ArtifactLinkSealer(keys),
+    }
 
 
 def _add_terminals(app: web.Application) -> None:
@@ -237,8 +261,8 @@ def _add_routes(app: web.Application) -> None:
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
-    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES)
-    browsers += (*console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
+    browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
+    browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 
@@ -404,6 +428,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await UnsentMetadata(store, dependencies.events).delete()
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
+            await remove_unheld(store, dependencies.checkpoint_store)
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

@@ -27,6 +27,8 @@ from control.resources.spend.balance_source import BalanceSource
 from control.resources.spend.group_spend import SpendSource
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.output import JobOutput
+from control.resources.uploads.downloads import ArtifactLinkSealer
+from control.resources.uploads.grants import GrantSealer
 from control.settings import Settings
 from control.shared_work import SharedWork
 from control.throttle import Throttle
@@ -36,6 +38,8 @@ from runtime.shares.places import Places
 __all__ = ["Dependencies", "Store"]
 MAX_DOWNLOADS = 64
 """The most downloads of checkpoint files at once, in one process."""
+MAX_UPLOADS = 64
+"""The most requests with a part of an upload at once, in one process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Dependencies:
     training_output: JobOutput
     links: LinkSealer
     usage_links: UsageLinkSealer
+    grants: GrantSealer
+    artifact_links: ArtifactLinkSealer
     checkpoint_store: CheckpointStore
     alerts: AlertWatch
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]
@@ -72,3 +78,4 @@ class Dependencies:
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     call_places: CallPlaces = field(default_factory=CallPlaces)
     downloads: Places = field(default_factory=lambda: Places(MAX_DOWNLOADS, "downloads of checkpoint files"))
+    uploads: Places = field(default_factory=lambda: Places(MAX_UPLOADS, "parts of uploads"))

@@ -119,6 +119,22 @@ class CheckpointFileNotFoundError(NotFoundError):
     """file not found: the link was cut off, or the checkpoint was deleted or replaced; list its files again"""
 
 
+class UploadNotFoundError(NotFoundError):
+    """The specified upload does not exist: it was completed, aborted or replaced, or is another key's"""
+
+
+class BlobTypeNotFoundError(NotFoundError):
+    """There are credentials for uploads of training jobs alone: GET /v1/blobs/credentials/train"""
+
+
+class NoArtifactsError(NotFoundError):
+    """This training job has no artifacts: nothing was uploaded for it"""
+
+
+class ArtifactNotFoundError(NotFoundError):
+    """file not found: the link was cut off, or its training job was deleted; ask for the job's download again"""
+
+
 class LinkExpiredError(DomainError):
     """The link has expired; list the checkpoint's files again"""
 
@@ -342,6 +358,27 @@ class OtherTrainerError(ConflictError):
     """Another trainer reports to this control plane. It may take over 5 s after the other one was heard of last."""
 
 
+class UploadHeldError(ConflictError):
+    """A training job holds the upload of this key; upload with the keys of another GET /v1/blobs/credentials/train"""
+
+
+class InvalidPartError(ConflictError):
+    """A part that the completion lists was not uploaded, or not in this order."""
+
+
+class UploadTooLargeError(ConflictError):
+    """An upload has at most 5 GiB; leave large files out, or read them from elsewhere"""
+
+
+class TooManyUploadsError(ConflictError):
+    """The workspace has as many uploads that no training job holds as it may have."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        super().__init__()
+        bounds = f"at most {most} uploads, and {most_bytes // 1024**3} GiB in them, that no training job holds"
+        self.message = f"The workspace has {bounds}; create jobs with them, or wait: they are removed after a day"
+
+
 class TooManyProjectsError(ConflictError):
     """The workspace has as many training projects as it may have."""
 
@@ -449,7 +486,7 @@ class TrainingUnavailableError(DomainError):
 
 
 class CheckpointStoreUnavailableError(DomainError):
-    """The checkpoint store cannot be read right now; try again."""
+    """The checkpoint store cannot be used right now; try again."""
 
     def __init__(self, reason: str) -> None:
         """`reason`: what the store or its library said, without secrets."""

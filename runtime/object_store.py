@@ -86,6 +86,12 @@ class ObjectStore:
             fs, root = self._store()
             _remove(fs, f"{root}/{prefix}")
 
+    def remove_file(self, key: str) -> None:
+        """Remove one file. Not there: nothing."""
+        with contextlib.suppress(NotInStoreError), self._failures():
+            fs, root = self._store()
+            fs.rm_file(f"{root}/{key}")
+
     def names(self, prefix: str) -> list[str]:
         """The names of what is directly below `prefix`."""
         with self._failures():

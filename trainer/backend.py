@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from policy.training.artifacts import Artifact
 from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
 from policy.training.resources import Host
@@ -22,6 +23,10 @@ class BackendAwayError(Exception):
 
 class RestoreError(Exception):
     """A checkpoint cannot be put back: the store has lost it, or the disk is full. The message says why."""
+
+
+class ArtifactError(Exception):
+    """An artifact cannot be unpacked: its archive is bad or lost, or the disk is full. The message says why."""
 
 
 class NoTerminalError(Exception):
@@ -99,6 +104,17 @@ class CheckpointSource(Protocol):
     """Makes the checkpoints of a job."""
 
     def __call__(self, directory: Path, job_id: str, terms: CheckpointTerms = ANY_TERMS) -> JobCheckpoints: ...
+
+
+class ArtifactSource(Protocol):
+    """Unpacks uploads from the store: `trainer.edges.artifacts.Artifacts`."""
+
+    async def unpack(self, artifacts: Sequence[Artifact], directory: Path, workspace_id: str) -> None:
+        """Unpack the archives, in this order, in a directory whose owner gets the files.
+
+        `workspace_id`: whose share of the transfers it takes. BackendAwayError if the store is away; ArtifactError.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)

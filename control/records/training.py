@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from policy.training.reports import NodeState
 from policy.training.resources import Host, NodeResources
 
+OPEN = "OPEN"
+"""Parts of it may arrive."""
+COMPLETE = "COMPLETE"
+GONE = "GONE"
+"""Aborted, replaced or too old: its parts are to be removed from the store."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProjectRecord:
@@ -118,3 +124,26 @@ class BackendRecord:
     has_sessions: bool
     hosts: tuple[Host, ...]
     reported_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRecord:
+    """An upload. `key`: its `s3_key`, which a later upload may take over unless a job holds this one."""
+
+    id: str
+    workspace_id: str
+    key: str
+    status: str
+    created_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """A part of an upload, an object of the store. `sha256`, `etag` None: it is on its way, or was lost there."""
+
+    id: str
+    upload_id: str
+    number: int
+    size_bytes: int
+    sha256: str | None = None
+    etag: str | None = None

@@ -11,6 +11,7 @@ from policy.training.resources import NodeResources
 from policy.training.wire import (
     added_count,
     added_members,
+    added_texts,
     count,
     flag,
     members,
@@ -118,6 +119,8 @@ class JobSpec:
     """The most GiB of a checkpoint, beside the operator's bound. None: that bound alone."""
     load: LoadSpec | None = None
     cache: CacheSpec | None = None
+    artifacts: tuple[str, ...] = ()
+    """The `s3_key`s of the workspace's uploads that are unpacked before the first command runs."""
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -133,6 +136,7 @@ class JobSpec:
             "checkpoint_max_gib": self.checkpoint_max_gib,
             "load": self.load and self.load.to_wire(),
             "cache": self.cache and self.cache.to_wire(),
+            "artifacts": list(self.artifacts),
         }
 
     @classmethod
@@ -155,6 +159,7 @@ class JobSpec:
             checkpoint_max_gib=added_count(wire, "checkpoint_max_gib"),
             load=None if load is None else LoadSpec.from_wire(load),
             cache=None if cache is None else CacheSpec.from_wire(cache),
+            artifacts=added_texts(wire, "artifacts"),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from policy.training.artifacts import Artifact
 from policy.training.job_spec import JobSpec
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
@@ -25,7 +26,8 @@ from policy.training.wire import (
 
 LOADS = "loads"
 CACHES = "caches"
-ABILITIES = (LOADS, CACHES)
+UNPACKS = "unpacks"
+ABILITIES = (LOADS, CACHES, UNPACKS)
 """The abilities that a trainer of an older version lacks. Each claim tells them."""
 
 
@@ -323,6 +325,8 @@ class Claimed:
     job_name: str = ""
     """Empty too if the job has no name."""
     loads: tuple[Load, ...] = ()
+    artifacts: tuple[Artifact, ...] = ()
+    """The artifacts of the spec, as they are in the store."""
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -336,6 +340,7 @@ class Claimed:
             "project_name": self.project_name,
             "job_name": self.job_name,
             "loads": [load.to_wire() for load in self.loads],
+            "artifacts": [artifact.to_wire() for artifact in self.artifacts],
         }
 
     @classmethod
@@ -352,6 +357,7 @@ class Claimed:
             project_name=added_text(wire, "project_name"),
             job_name=added_text(wire, "job_name"),
             loads=tuple(map(Load.from_wire, added_objects(wire, "loads"))),
+            artifacts=tuple(map(Artifact.from_wire, added_objects(wire, "artifacts"))),
         )
 
 

@@ -1,4 +1,4 @@
-"""Keys of checkpoint files in the checkpoint store: `<job id>/<name>/<version>/<path>`, encoded. Pure.
+"""Keys in the checkpoint store: `<job id>/<name>/<version>/<path>` of a checkpoint's file, encoded, and uploads. Pure.
 
 Stores treat some characters in their own way (`*`, `?`, `#`, `::`), so keys have none of them. Names come from jobs: a
 part that would leave its directory is refused.
@@ -54,6 +54,16 @@ def manifest_key(location: str) -> str:
 def restored_key(job_id: str) -> str:
     """The key that says what the job's present attempt was restored from. No checkpoint's name can give the same."""
     return f"{job_id}/%restored"
+
+
+def upload_location(upload_id: str) -> str:
+    """The directory of an upload's parts. No job's id is `uploads`."""
+    return f"uploads/{upload_id}"
+
+
+def part_key(upload_id: str, part_id: str) -> str:
+    """The key of one part of an upload."""
+    return f"{upload_location(upload_id)}/{part_id}"
 
 
 def _hashed(text: str) -> str:

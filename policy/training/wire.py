@@ -69,13 +69,13 @@ def objects(wire: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
     return value
 
 
+def added_texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Texts that older versions do not write; none without them."""
+    return texts(wire, name) if name in wire else ()
+
+
 def texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = wire[name]
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise TypeError(f"{name} must be an array of texts")
     return tuple(value)
-
-
-def added_texts(wire: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Texts that older versions do not write; none without them."""
-    return texts(wire, name) if name in wire else ()

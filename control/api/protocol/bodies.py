@@ -31,6 +31,8 @@ MAX_MEMBERS = 100
 MAX_DIGITS = 1000
 """The most digits of one number: the time to parse it grows with their square."""
 _MAX_DETAILS = 50
+_UNCOMPRESSED = ("", "identity", "aws-chunked")
+"""`aws-chunked` frames a body of S3's clients; only `control/api/uploads` reads it."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
 # Linear: the parts match disjoint bytes, and an unterminated string is one match, not a search from each quote in it.
@@ -41,7 +43,7 @@ _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 async def refuse_compressed_bodies(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse a compressed body with 415, so that the bounds hold for what is parsed."""
     coding = request.headers.get("Content-Encoding", "").strip().lower()
-    if coding not in ("", "identity") and request.body_exists:
+    if coding not in _UNCOMPRESSED and request.body_exists:
         raise ProblemError(415, "UNSUPPORTED_ENCODING", "Content-Encoding must be identity: send the body uncompressed")
     return await handler(request)
 

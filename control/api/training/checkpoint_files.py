@@ -15,6 +15,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.resources.training import checkpoints
 from control.resources.training.download_links import Link
 from policy.training.reports import CheckpointFile
+from policy.training.store_keys import store_key
 from runtime.http.server import keep
 from runtime.log_lines import cause_of
 from runtime.object_store import StoreError
@@ -36,7 +37,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
 
 async def _download(request: web.Request, link: Link, file: CheckpointFile, byte_range: range) -> web.StreamResponse:
     store = request.app[DEPENDENCIES].checkpoint_store
-    async with store.reading(link.location, file.path, file.size_bytes, byte_range.start) as download:
+    async with store.reading(store_key(link.location, file.path), file.size_bytes, byte_range.start) as download:
         answer = _answer(file, byte_range)
         await answer.prepare(request)
         rest = 0 if request.method == hdrs.METH_HEAD else len(byte_range)

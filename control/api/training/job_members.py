@@ -97,7 +97,6 @@ SessionProvider = Annotated[
 AuthProvider = Annotated[
     str, _only("microsoft", "sessions are opened by a code of auth_codes, not by an account; leave auth_provider out")
 ]
-Artifacts = Annotated[list[_Object], Field(max_length=0)]
 
 
 class LoadedCheckpointRequestV1(RequestV1):

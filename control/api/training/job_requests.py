@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationError, WrapValidator
 
 from control.api.protocol.bodies import MAX_MEMBERS
-from control.api.protocol.schemas import INTEGRAL, NO_NUL, Name, RequestV1
+from control.api.protocol.schemas import INTEGRAL, NO_NUL, IdText, Name, RequestV1
 from control.api.training.job_members import (
-    Artifacts,
     AuthProvider,
     CacheRequestV1,
     DockerAuth,
@@ -27,6 +26,8 @@ from control.api.training.job_members import (
 from control.api.training.job_schemas import AvailabilityModel
 from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
+from control.resources.uploads.grants import BUCKET
+from policy.training.artifacts import MAX_ARTIFACTS
 from policy.training.job_spec import (
     DEDICATED,
     DEFAULT_CHECKPOINT_PATH,
@@ -145,6 +146,13 @@ class CheckpointingRequestV1(RequestV1):
     )
 
 
+class ArtifactRequestV1(RequestV1):
+    """An upload of the workspace, with the names that `GET /v1/blobs/credentials/train` gave it."""
+
+    s3_bucket: Literal[BUCKET]  # type: ignore[valid-type]  # mypy knows no constants as literals
+    s3_key: IdText
+
+
 class TrainingRuntimeRequestV1(RequestV1):
     """The commands that each node runs, and their environment."""
 
@@ -163,7 +171,9 @@ class TrainingRuntimeRequestV1(RequestV1):
     load_checkpoint_config: LoadCheckpointRequestV1 | None = None
     cache_config: CacheRequestV1 | None = None
     enable_cache: bool | None = Field(None, description="Older form of `cache_config`, with a legacy HF mount.")
-    artifacts: Artifacts | None = None
+    artifacts: Annotated[list[ArtifactRequestV1], Field(max_length=MAX_ARTIFACTS)] | None = Field(
+        None, description="Tar archives that are unpacked in each node's own directory before its first command."
+    )
 
     def environment(self) -> dict[str, str | SecretRef]:
         variables = self.environment_variables or {}
@@ -257,6 +267,7 @@ class NewTrainingJobRequestV1(RequestV1):
             checkpoint_max_gib=runtime.checkpoint_max_gib(),
             load=runtime.load(),
             cache=runtime.cache(),
+            artifacts=tuple(artifact.s3_key for artifact in runtime.artifacts or ()),
         )
 
 

@@ -27,9 +27,10 @@ from control.errors import (
 )
 from control.records.training import JobRecord
 from control.resources.training import job_states
+from control.resources.uploads.artifacts import artifacts_of
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import JobSpec, SecretRef
-from policy.training.reports import ABILITIES, CACHES, LOADS, Claimed, Load, Restore
+from policy.training.reports import ABILITIES, CACHES, LOADS, UNPACKS, Claimed, Load, Restore
 from policy.training.statuses import ENDED, SYNCING
 
 _TOKEN_BYTES = 32
@@ -62,7 +63,8 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
         restore = await _restore(tx.conn, job)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        if (spec.load and LOADS not in abilities) or (spec.cache and CACHES not in abilities):
+        needs = {LOADS: spec.load, CACHES: spec.cache, UNPACKS: spec.artifacts}
+        if any(needed and ability not in abilities for ability, needed in needs.items()):
             raise OldTrainerError
         if spec.cache is not None:
             await cache_rows.put_cache(tx, job.project_id)
@@ -70,7 +72,8 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
         await job_rows.update_job(tx, job, after)
         project = await project_rows.project_names(tx.conn, [job.project_id])
         names = (job.project_id, project[job.project_id], job.name or "")
-        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, *names, loads)
+        artifacts = await artifacts_of(tx.conn, job_id, spec.artifacts)
+        return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, *names, loads, artifacts)
 
     return await store.transact(work)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
-from control.edges.sql.training import job_rows, project_rows
+from control.edges.sql.training import job_rows, project_rows, upload_rows
 from control.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
 from control.records.audit import Change
 from control.records.ids import new_id
@@ -20,6 +20,7 @@ from control.resources.training import job_admission, job_states
 from control.resources.training.backends import present_backend
 from control.resources.training.instance_types import gpu_memory_mib
 from control.resources.training.projects import find_project
+from control.resources.uploads.artifacts import find_artifacts
 from policy.training.job_spec import JobSpec
 from policy.training.statuses import CREATED
 
@@ -110,10 +111,12 @@ async def _insert(tx: WriteTx, project: ProjectRecord, new: NewJob) -> JobSummar
     job_admission.check_fits(backend, new.spec)
     await job_admission.check_secrets(tx, project.workspace_id, new.spec)
     await job_admission.check_loads(tx.conn, project, new.spec)
+    artifacts = await find_artifacts(tx, project.workspace_id, new.spec.artifacts)
     if await job_rows.count_unfinished(tx.conn, project.workspace_id) >= MAX_UNFINISHED:
         raise TooManyJobsError(MAX_UNFINISHED)
     record = _record(project, new, backend, tx.now_ms)
     await job_rows.insert_job(tx, record, new.spec)
+    await upload_rows.hold_uploads(tx, record.id, [upload.id for upload in artifacts])
     action = "training_job.create" if new.recreated_from is None else "training_job.recreate"
     tx.audit(record.workspace_id, Change(action, path_of(record), None, shown_job(record)))
     await project_rows.update_project(tx, replace(project, updated_at_ms=max(tx.now_ms, project.updated_at_ms)))

@@ -27,11 +27,9 @@ OPEN = {
     "patch_training_projects_jobs": "A job's priority cannot be changed.",
     "patch_training_projects_jobs_interactive_sessions": "A session's trigger and timeout cannot be changed.",
     "get_users_me": "Nobody is told who the key is of.",
-    "get_blobs_credentials_train": "Nothing can be uploaded for a job.",
     "get_training_capacity": "The capacity is not shown.",
     "patch_training_capacity": "The capacity is a setting; the refusal does not say so.",
     "get_training_jobs_queue_context": "A waiting job does not say what it waits for.",
-    "get_training_projects_jobs_download": "What a job was made of cannot be downloaded.",
 }
 """The methods that fail, and why."""
 HOLDING = ("works", "refused", "not ours")

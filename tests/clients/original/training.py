@@ -1,13 +1,30 @@
 """Training projects and jobs, by the original's SDK."""
 
+import io
+import tarfile
+import urllib.request
 from typing import Any
 
 import baseten.client.managementapi as api
 
 from tests.clients.original.place import Place, until
 from tests.clients.original.recording import Recorder
+from tests.s3_signing import Keys, sha256, signed_headers
 
 ENDED = ("TRAINING_JOB_STOPPED", "TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED", "TRAINING_JOB_DEPLOY_FAILED")
+
+
+def archive() -> bytes:
+    """A file that the job prints."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:") as tar:
+        info = tarfile.TarInfo("begun.txt")
+        info.size = 6
+        tar.addfile(info, io.BytesIO(b"begun\n"))
+    return file.getvalue()
+
+
+ARCHIVE = archive()
 
 
 def run(sdk: Recorder, place: Place) -> None:
@@ -24,11 +41,12 @@ def run(sdk: Recorder, place: Place) -> None:
         training_project_id=project,
     )
     path = f"/v1/training_projects/{project}"
+    artifact = run_upload(sdk)
     answer = sdk.call(
         "post_training_projects_jobs",
         lambda answer: place.control.status(f"{path}/jobs/{answer.training_job.id}") == 200,
         training_project_id=project,
-        request=api.CreateTrainingJobRequest(training_job=job_request()),
+        request=api.CreateTrainingJobRequest(training_job=job_request(artifact)),
     )
     job = answer.training_job.id
     where = {"training_project_id": project, "training_job_id": job}
@@ -39,16 +57,37 @@ def run(sdk: Recorder, place: Place) -> None:
     run_deletions(sdk, place, where, again)
 
 
-def job_request() -> Any:
+def run_upload(sdk: Recorder) -> Any:
+    """Upload an archive with the keys that the SDK gets, as an S3 client would. Return the artifact of a job."""
+
+    def is_taken(answer: Any) -> bool:
+        creds = Keys(**answer.creds.model_dump())
+        target = f"/{answer.s3_bucket}/{answer.s3_key}"
+        headers = signed_headers(creds, "PUT", target, sha256(ARCHIVE), {})
+        request = urllib.request.Request(f"{creds.endpoint_url}{target}", ARCHIVE, headers, method="PUT")
+        with urllib.request.urlopen(request) as taken:
+            return bool(taken.status == 200)
+
+    answer = sdk.call("get_blobs_credentials_train", is_taken)
+    return api.CreateTrainingJobS3Artifact(s3_bucket=answer.s3_bucket, s3_key=answer.s3_key)
+
+
+def is_archive(url: str) -> bool:
+    with urllib.request.urlopen(url) as answer:
+        return bool(answer.read() == ARCHIVE)
+
+
+def job_request(artifact: Any) -> Any:
     """A job that prints a line and waits to be stopped. The SDK requires an image."""
     return api.CreateTrainingJob(
         name="job",
         image=api.CreateTrainingJobImage(base_image="python:3.11"),
         compute=api.CreateTrainingJobCompute(node_count=1, cpu_count=1, memory="256Mi"),
         runtime=api.CreateTrainingJobRuntime(
-            start_commands=["echo begun", "sleep 600"],
+            start_commands=["cat begun.txt", "sleep 600"],
             environment_variables={},
             cache_config=api.CreateTrainingJobCacheConfig(enabled=True),
+            artifacts=[artifact],
         ),
     )
 
@@ -91,7 +130,6 @@ def run_surroundings(sdk: Recorder, where: dict[str, str]) -> None:
     """The queue, the caches and the files of a job, and the key's owner."""
     job = where["training_job_id"]
     sdk.call("get_users_me", lambda user: user is not None)
-    sdk.call("get_blobs_credentials_train", lambda credentials: credentials is not None)
     sdk.call("get_training_capacity", lambda capacity: capacity is not None)
     sdk.call(
         "patch_training_capacity",
@@ -104,7 +142,11 @@ def run_surroundings(sdk: Recorder, where: dict[str, str]) -> None:
         lambda summary: summary.project_id == where["training_project_id"],
         training_project_id=where["training_project_id"],
     )
-    sdk.call("get_training_projects_jobs_download", lambda download: download is not None, **where)
+    sdk.call(
+        "get_training_projects_jobs_download",
+        lambda download: [is_archive(url) for url in download.artifact_presigned_urls] == [True],
+        **where,
+    )
 
 
 def run_life(sdk: Recorder, place: Place, where: dict[str, str]) -> dict[str, str]:

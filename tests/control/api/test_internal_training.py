@@ -420,9 +420,11 @@ async def test_trainer_of_an_older_version_gets_no_job_that_needs_a_newer_one(sq
     await add_job(plane, loading())
     await add_job(plane, id="tj_2")
     await add_job(plane, JobSpec(("true",), SMALL, cache=CacheSpec()), id="tj_3")
+    await add_job(plane, JobSpec(("true",), SMALL, artifacts=("upl_1",)), id="tj_4")
     old = Trainer(plane, abilities=())
-    for id in ("tj_1", "tj_3"):
+    for id in ("tj_1", "tj_3", "tj_4"):
         assert "older version" in (await old.try_claim(id)).refused(409)["error"]
+    for id in ("tj_1", "tj_3"):
         (await Trainer(plane).try_claim(id)).ok()
     (await old.try_claim("tj_2")).ok()
 

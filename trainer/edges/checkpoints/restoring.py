@@ -4,7 +4,6 @@ Other jobs may run as the same user and change the directory meanwhile: no symbo
 belongs to whom the directory belongs to.
 """
 
-import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from runtime.object_store import NotInStoreError, StoreError
 from trainer.backend import BackendAwayError, RestoreError
 from trainer.edges.checkpoints.directory import CheckpointSnapshot, files_of, opened_below, opened_directory
 from trainer.edges.checkpoints.store import Store
+from trainer.edges.checkpoints.writing import give, make_parents, write_all
 
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
@@ -38,45 +38,12 @@ def restore_into(directory: Path, store: Store, restore: Restore) -> CheckpointS
 
 def _restore_file(root: int, store: Store, restore: Restore, file: CheckpointFile) -> None:
     path = f"{restore.name}/{file.path}"
-    _make_parents(root, path)
+    make_parents(root, path)
     digest = hashlib.sha256()
     with opened_below(root, path, _WRITE) as descriptor:
-        _give(descriptor, root)
+        give(descriptor, root)
         for piece in store.read(store_key(restore.location, file.path)):
             digest.update(piece)
-            _write_all(descriptor, piece)
+            write_all(descriptor, piece)
     if digest.hexdigest() != file.sha256:
         raise RestoreError(f"checkpoint {restore.name} is damaged in the checkpoint store: {file.path} has changed")
-
-
-def _make_parents(root: int, path: str) -> None:
-    parents = path.split("/")[:-1]
-    with contextlib.ExitStack() as opened:
-        directory = root
-        for name in parents:
-            is_new = _make_directory(directory, name)
-            directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-            opened.callback(os.close, directory)
-            if is_new:
-                _give(directory, root)
-
-
-def _make_directory(directory: int, name: str) -> bool:
-    """Make the directory; return whether it is new."""
-    try:
-        os.mkdir(name, 0o700, dir_fd=directory)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _give(descriptor: int, root: int) -> None:
-    if os.geteuid() == 0:
-        owner = os.fstat(root)
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def _write_all(descriptor: int, piece: bytes) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]

@@ -8,12 +8,15 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 
 from policy.training.job_spec import ON_FAILURE
-from policy.training.reports import Claimed, JobReport, Restore
+from policy.training.reports import Claimed, JobReport
 from policy.training.statuses import Outcome, Phase
 from runtime.log_lines import cause_of
 from trainer.backend import (
+    ArtifactError,
+    ArtifactSource,
     BackendAwayError,
     CheckpointSource,
     CheckpointTerms,
@@ -52,6 +55,7 @@ class Terms:
     environment: EnvironmentSource
     checkpoints: CheckpointSource
     caches: ProjectCaches
+    artifacts: ArtifactSource
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -137,7 +141,7 @@ class LocalAttempt:
             early = self._stop
         except EnvironmentRefusedError as error:
             early = End(error.outcome, str(error))
-        except RestoreError as error:
+        except (ArtifactError, RestoreError) as error:
             early = End(Outcome.DEPLOY_FAILED, str(error))
         except (OSError, ValueError, RunnerNotStartedError) as error:
             early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {_reason(error)}")
@@ -163,12 +167,14 @@ class LocalAttempt:
     async def _start(self) -> None:
         await asyncio.to_thread(self.directory.make, self.record)
         await asyncio.to_thread(self._prepare_caches)
+        for node in self.nodes if self.job.artifacts else ():
+            await self._once_there("artifacts", partial(self._unpack, node))
         if self.job.restore is not None and self._checkpoints is not None:
-            await unless_stopped(self._stop_event, self._restore(self._checkpoints.restore, self.job.restore))
+            await self._once_there("checkpoint", partial(self._checkpoints.restore, self.job.restore))
         for load in self.job.loads:
             place = self.directory.load(self.job, load)
             checkpoints = self._terms.checkpoints(place, self.job.job_id, CheckpointTerms(self.job.workspace_id))
-            await unless_stopped(self._stop_event, self._restore(checkpoints.load, load.checkpoint))
+            await self._once_there("checkpoint", partial(checkpoints.load, load.checkpoint))
         environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
         for node in self.nodes:
             if self._stop_event.is_set():
@@ -184,20 +190,24 @@ class LocalAttempt:
         if self.job.spec.cache is not None:
             self._terms.caches.make(project_id, owner)
 
-    async def _restore(self, put_back: Callable[[Restore], Awaitable[None]], checkpoint: Restore) -> None:
-        """Waits while the store is away."""
+    async def _unpack(self, node: LocalNode) -> None:
+        directory = self.directory.node(node.rank)
+        await self._terms.artifacts.unpack(self.job.artifacts, directory, self.job.workspace_id)
+
+    async def _once_there(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do what needs the store, unless the job is stopped; wait while the store is away."""
         has_told = False
         while True:
             try:
-                await put_back(checkpoint)
+                await unless_stopped(self._stop_event, work())
             except BackendAwayError as error:
                 if not has_told:
                     log.warning(
-                        "Job %s waits for its checkpoint (%s). Check TOLLGATE_CHECKPOINT_STORE.",
-                        *(self.job.job_id, cause_of(error)),
+                        "Job %s waits for its %s (%s). Check TOLLGATE_CHECKPOINT_STORE.",
+                        *(self.job.job_id, what, cause_of(error)),
                     )
                 has_told = True
-                await asyncio.sleep(_STORE_PAUSE_S)
+                await unless_stopped(self._stop_event, asyncio.sleep(_STORE_PAUSE_S))
             else:
                 return
 

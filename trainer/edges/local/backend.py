@@ -22,6 +22,7 @@ from trainer.backend import (
     OutputChunk,
     Terminal,
 )
+from trainer.edges.artifacts import Artifacts
 from trainer.edges.local.attempt import LocalAttempt, Terms
 from trainer.edges.local.cache_looks import DueSummaries
 from trainer.edges.local.caches import ProjectCaches
@@ -53,7 +54,8 @@ class LocalBackend:
         self._directories = JobDirectories(settings.directory)
         self._caches = ProjectCaches(settings.directory)
         self._summaries = DueSummaries()
-        self._terms = Terms(environment, checkpoints, self._caches, settings.stop_grace_s, self._gpus)
+        artifacts = Artifacts(settings.checkpoint_store)
+        self._terms = Terms(environment, checkpoints, self._caches, artifacts, settings.stop_grace_s, self._gpus)
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

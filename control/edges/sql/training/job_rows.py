@@ -13,7 +13,13 @@ from sqlalchemy import ColumnElement, delete, func, insert, literal_column, sele
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.project_rows import delete_if_empty
-from control.edges.sql.training.tables import training_checkpoints, training_jobs, training_projects, training_sessions
+from control.edges.sql.training.tables import (
+    training_checkpoints,
+    training_job_artifacts,
+    training_jobs,
+    training_projects,
+    training_sessions,
+)
 from control.long_work import OPERATOR, beside
 from control.records.training import JobRecord, JobSearch
 from policy.training.job_spec import JobSpec, SecretRef
@@ -160,9 +166,9 @@ async def update_job(tx: WriteTx, before: JobRecord, after: JobRecord) -> None:
 async def delete_job(tx: WriteTx, record: JobRecord) -> None:
     """Delete a job with its checkpoints and sessions, and its project if that was deleted and this was its last job.
 
-    The job's logs and metrics are deleted later, in small steps.
+    It holds its uploads no longer. The job's logs and metrics are deleted later, in small steps.
     """
-    for table in (training_checkpoints, training_sessions):
+    for table in (training_checkpoints, training_sessions, training_job_artifacts):
         await tx.conn.execute(delete(table).where(table.c.job_id == record.id))
     await tx.conn.execute(delete(training_jobs).where(_jobs.id == record.id))
     await delete_if_empty(tx, record.project_id)

@@ -146,6 +146,38 @@ training_sessions = Table(
     Index("uq_training_sessions_job_id_attempt_rank", "job_id", "attempt", "rank", unique=True),
 )
 
+training_uploads = Table(
+    "training_uploads",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("workspace_id", Id, ForeignKey("workspaces.id"), nullable=False),
+    Column("key", Id, nullable=False),  # the caller's name for it
+    Column("status", Id, nullable=False),  # control.records.training
+    Column("created_at_ms", BigInteger, nullable=False),
+    Index("ix_training_uploads_workspace_id_key", "workspace_id", "key"),
+    Index("ix_training_uploads_created_at_ms", "created_at_ms"),
+)
+
+training_upload_parts = Table(
+    "training_upload_parts",
+    metadata,
+    Column("id", Id, primary_key=True),
+    Column("upload_id", Id, ForeignKey("training_uploads.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", Id, nullable=True),  # NULL: on its way into the store, or lost there
+    Column("etag", Id, nullable=True),
+    Index("ix_training_upload_parts_upload_id", "upload_id"),
+)
+
+training_job_artifacts = Table(
+    "training_job_artifacts",
+    metadata,
+    Column("job_id", Id, ForeignKey("training_jobs.id"), primary_key=True),
+    Column("upload_id", Id, ForeignKey("training_uploads.id"), primary_key=True),
+    Index("ix_training_job_artifacts_upload_id", "upload_id"),
+)
+
 training_backend = Table(  # one row: what the trainer reported last
     "training_backend",
     metadata,

@@ -67,6 +67,8 @@ class Attempt:
         self._nodes = [self._placement.node(rank) for rank in range(job.spec.node_count)]
         self._checkpoints = None if job.spec.checkpoint_path is None else self._placement.checkpoints()
         addresses = await unless_stopped(self._stop, asyncio.gather(*(node.prepare() for node in self._nodes)))
+        if job.artifacts:
+            await unless_stopped(self._stop, asyncio.gather(*(node.unpack() for node in self._nodes)))
         if self._checkpoints is not None and job.restore is not None:
             await unless_stopped(self._stop, self._checkpoints.restore(job.restore))
         if job.loads:

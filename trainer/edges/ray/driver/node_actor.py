@@ -13,6 +13,7 @@ import sys
 import ray
 
 from trainer.backend import CheckpointTerms
+from trainer.edges.artifacts import Artifacts
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.ray.driver import guard
@@ -57,6 +58,12 @@ class NodeActor:
         for load in job.loads:
             checkpoints = source(directory.load(job, load), job.job_id, CheckpointTerms(job.workspace_id))
             await checkpoints.load(load.checkpoint)
+
+    async def unpack(self) -> None:
+        """Unpack the job's artifacts. BackendAwayError, ArtifactError."""
+        job = self._launch.job
+        directory = self._place.directory.node(self._rank)
+        await Artifacts(self._launch.checkpoint_store).unpack(job.artifacts, directory, job.workspace_id)
 
     async def start(self, start: NodeStart) -> None:
         """Start the runner, and wait until the first command runs or cannot. A repeated call only waits."""

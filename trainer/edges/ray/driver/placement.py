@@ -135,6 +135,10 @@ class RayNode:
     async def load(self) -> None:
         await self._whereabouts.of("loading checkpoints", self._actor.load.remote, None)
 
+    async def unpack(self) -> None:
+        """Has no time limit."""
+        await self._whereabouts.of("its artifacts", self._actor.unpack.remote, None)
+
     async def start(self, start: NodeStart) -> None:
         await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
 

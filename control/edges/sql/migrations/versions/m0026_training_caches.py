@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0026"
-down_revision = "0024"
+down_revision = "0025"
 
 Id = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 
