@@ -49,7 +49,7 @@ class GraphqlDataV1(ResponseV1):
 
 
 class GraphqlErrorV1(ResponseV1):
-    """Why a question has no answer."""
+    """The reason that a question has no answer."""
 
     message: str
 

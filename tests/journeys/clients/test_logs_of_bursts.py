@@ -51,8 +51,8 @@ class Readers:
 
     def _start(self, python: Path, variables: dict[str, str], module: str, *words: str) -> "subprocess.Popen[str]":
         command = [str(python), "-m", module, *words]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=self.directory, env=variables, text=True, **pipes)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=self.directory, env=variables, text=True, stdout=pipe, stderr=pipe)
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,8 @@ def run_push(truss: Recorder, place: Place, directory: Path) -> None:
         return next((job for job in jobs if job["name"] == "of-push"), None)
 
     def ran(_output: str) -> bool:
-        found = until(pushed, "the pushed job")
-        job = Job(place, found["training_project"]["id"], found["id"])
+        job_record = until(pushed, "the pushed job")
+        job = Job(place, job_record["training_project"]["id"], job_record["id"])
         job.until(*ENDED)
         return DATA in job.lines()
 
@@ -80,7 +80,7 @@ def run_views(truss: Recorder, scene: Scene, directory: Path) -> None:
     of_job = ("--job-id", scene.ended.id)
     truss.run("train view", lambda output: scene.name in output and scene.running.id in output)
     truss.run("train view, job", lambda output: scene.ended.checkpoints()[0] in output, *of_job)
-    truss.run("train view, project", lambda output: scene.waiting.id in output, "--project", scene.name)
+    truss.run("train view, project", lambda output: scene.queue_job.id in output, "--project", scene.name)
     truss.run("train logs", lambda output: output.count(SAYS) == 1, *of_job)
     truss.run("train logs, --tail", lambda output: output.count(SAYS) == 1 and "completed" in output, *of_job, "--tail")
     truss.run("train metrics", lambda output: "Node: " in output, *of_job)
@@ -115,13 +115,13 @@ def run_changes(truss: Recorder, scene: Scene) -> None:
         *("--job-id", running.id, "--update-timeout", "20", "--format", "json"),
     )
     truss.run("train update_session", lambda output: "updated" in output, running.id, "--timeout-minutes", "20")
-    waiting = scene.waiting
+    job = scene.queue_job
     truss.run(
         "train update",
-        lambda _output: str(waiting.read()["priority"]) == PRIORITY,
-        *("--job-id", waiting.id, "--priority", PRIORITY),
+        lambda _output: str(job.read()["priority"]) == PRIORITY,
+        *("--job-id", job.id, "--priority", PRIORITY),
     )
-    waiting.stop()
+    job.stop()
 
     def has_stopped(_output: str) -> bool:
         running.until("TRAINING_JOB_STOPPED")

@@ -5,7 +5,7 @@ REFUSED = {
     "create_training_job": "unknown field",  # open: jobs do not take what `truss train push` sends
     "whoami": NO_QUESTION,
 }
-"""Those (with their case) that are refused, and what the refusal must say."""
+"""The refused ones (with their case), and what the refusal must say."""
 NO_UPLOADS = "Nothing can be uploaded for a job."
 NO_DOWNLOAD = "What a job was made of cannot be downloaded."
 NO_FILES = "Files are listed per checkpoint, with other members."
@@ -41,4 +41,4 @@ OPEN = {
     "get_deployment_config": NO_CONFIG,
     "model-config": NO_CONFIG,
 }
-"""Those that fail, and why."""
+"""The failing ones, and why."""

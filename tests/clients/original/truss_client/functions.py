@@ -34,8 +34,8 @@ def run_keys(truss: Recorder, place: Place) -> None:
     truss.call("upsert_secret", lambda _: "of-truss" in place.control.items("/v1/secrets", "name"), "of-truss", "v")
     truss.call("get_all_secrets", lambda answer: "of-truss" in [one["name"] for one in answer["secrets"]])
     kind = APIKeyCategory.WORKSPACE_INVOKE
-    shown = partial(place.control.items, "/v1/api_keys", "prefix")
-    truss.call("create_api_key", lambda key: key["api_key"].split(".")[0] in shown(), kind, "of-truss")
+    prefixes = partial(place.control.items, "/v1/api_keys", "prefix")
+    truss.call("create_api_key", lambda key: key["api_key"].split(".")[0] in prefixes(), kind, "of-truss")
 
 
 def run_projects(truss: Recorder, place: Place, team: str) -> None:
@@ -67,7 +67,7 @@ def run_projects(truss: Recorder, place: Place, team: str) -> None:
 
 
 def run_readings(truss: Recorder, scene: Scene) -> None:
-    ids = [scene.waiting.id, scene.running.id, scene.ended.id]
+    ids = [scene.queue_job.id, scene.running.id, scene.ended.id]
     job = scene.ended
 
     def has_said(lines: Any) -> bool:
@@ -130,11 +130,9 @@ def run_machines(truss: Recorder, scene: Scene, team: str) -> None:
 
 
 def run_changes(truss: Recorder, scene: Scene) -> None:
-    waiting = scene.waiting
-    truss.call(
-        "update_training_job", lambda _: waiting.read()["priority"] == PRIORITY, **waiting.where, priority=PRIORITY
-    )
-    waiting.stop()
+    job = scene.queue_job
+    truss.call("update_training_job", lambda _: job.read()["priority"] == PRIORITY, **job.where, priority=PRIORITY)
+    job.stop()
     assert scene.running.status() == RUNNING
     truss.call("stop_training_job", lambda answer: answer["id"] == scene.running.id, **scene.running.where)
     scene.running.until("TRAINING_JOB_STOPPED")

@@ -43,13 +43,15 @@ def pages(api: Any, project: str, job: str) -> Seen:
 
 def deployment(api: Any, model: str, deployment: str) -> Seen:
     url = f"{api.rest_api_url}/v1/models/{model}/deployments/{deployment}/logs/append"
+    (remote,) = RemoteFactory.get_available_config_names()
+    headers = {"Authorization": f"Api-Key {RemoteFactory.load_remote_config(remote).configs['api_key']}"}
     watcher = ModelDeploymentLogWatcher(api, model, deployment)
     messages = list[str]()
     for burst in range(BURSTS):
         numbers = range(burst * BURST_LINES, (burst + 1) * BURST_LINES)
         for start in numbers[::LINES_AT_ONCE]:
             body = {"logs": [{"message": f"line {n}"} for n in range(start, start + LINES_AT_ONCE)]}
-            requests.post(url, json=body, headers=api._auth_service.fetch_auth_header(), timeout=60).raise_for_status()
+            requests.post(url, json=body, headers=headers, timeout=60).raise_for_status()
         messages += [line.message for line in watcher.poll()]
     whole = [line["message"] for line in api.get_model_deployment_logs(model, deployment)]
     return {"messages": messages, "readings": BURSTS, "parted": int(whole != messages)}

@@ -19,7 +19,7 @@ FUNCTION = "function"
 COMMAND = "command"
 COMMAND_TIMEOUT_S = 90
 TOLD = re.compile(rf"^Client error: (.+)$|({NO_QUESTION}.+)$", re.MULTILINE)
-"""What `truss` prints of a 4xx, and of a GraphQL question that is not answered."""
+"""The lines that `truss` prints of a 4xx, and of a GraphQL question that is not answered."""
 
 
 class Nothing(str):
@@ -45,10 +45,10 @@ class Recorder:
     executable: Path
     records: list[Record] = field(default_factory=list)
 
-    def call(self, label: str, check: Callable[[Any], Any], *arguments: Any, **named: Any) -> Any:
+    def call(self, label: str, check: Callable[[Any], Any], *arguments: Any, **options: Any) -> Any:
         """Call the client's `function` or `function, case`. Record whether the answer is true; return it, or None."""
         function = getattr(self.api, label.partition(", ")[0])
-        return self.judge(label, lambda: function(*arguments, **named), check)
+        return self.judge(label, lambda: function(*arguments, **options), check)
 
     def judge(self, label: str, ask: Callable[[], Any], check: Callable[[Any], Any]) -> Any:
         """Record what became of a function. Return its answer, or None for an error."""

@@ -8,9 +8,9 @@ from tests.clients.original.place import Place, until
 ENDED = ("TRAINING_JOB_STOPPED", "TRAINING_JOB_COMPLETED", "TRAINING_JOB_FAILED", "TRAINING_JOB_DEPLOY_FAILED")
 RUNNING = "TRAINING_JOB_RUNNING"
 SAYS = "begun"
-"""What each job prints first."""
+"""The first line of each job."""
 WEIGHTS = "weights"
-"""What is in the one file of the checkpoint `step-1`."""
+"""The content of the one file of the checkpoint `step-1`."""
 SAVE = (
     'mkdir "$TOLLGATE_CHECKPOINT_DIR/step-1"',
     f'printf {WEIGHTS} > "$TOLLGATE_CHECKPOINT_DIR/step-1/{WEIGHTS}.bin"',
@@ -66,7 +66,7 @@ class Scene:
     name: str
     ended: Job
     running: Job
-    waiting: Job
+    queue_job: Job
 
     @classmethod
     def create(cls, place: Place, name: str) -> "Scene":
@@ -81,9 +81,9 @@ class Scene:
         running.until(RUNNING)
         until(running.lines, "its log")
         until(lambda: place.control("GET", f"{running.path}/auth_codes")["auth_codes"], "its session")
-        waiting = new_job(place, project, compute={"cpu_count": 2})
-        waiting.until("TRAINING_JOB_PENDING")
-        return cls(place, project, name, ended, running, waiting)
+        queue_job = new_job(place, project, compute={"cpu_count": 2})
+        queue_job.until("TRAINING_JOB_PENDING")
+        return cls(place, project, name, ended, running, queue_job)
 
 
 def new_job(place: Place, project: str, *commands: str, **changes: Any) -> Job:
