@@ -49,7 +49,7 @@ check-python: $(STAMP)  ## on another Python: import every module of the product
 python-version:  ## print the version of the Python that `make` uses
 	@$(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
-test: $(STAMP) .clients/baseten/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
+test: $(STAMP) .clients/baseten/.installed .clients/truss/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/; needs chromium
@@ -59,6 +59,7 @@ clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provi
 	$(BIN)/python -m tests.clients.llama_cpp.build
 	$(BIN)/pytest -q tests/clients/llama_cpp/cases.py
 	$(BIN)/python -m tests.clients.original.run
+	$(BIN)/python -m tests.clients.original.truss_client.run
 	$(BIN)/python -m tests.clients.run
 
 deploy-check: $(STAMP)  ## build the image and run compose.yaml's services without a Docker daemon; needs root and debootstrap

@@ -4,6 +4,7 @@ See docs/reference/management-api.md#deployment-logs.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -12,8 +13,8 @@ from control.api.protocol.encoding import Array, Encoded, encode_object
 from control.api.protocol.schemas import DECIMAL, INTEGRAL, Name, RequestV1, ResponseV1
 from control.errors import InvalidFieldError
 from control.long_work import beside
-from control.records.logs import LogFilter, LogLine
-from control.resources.logs import LEVELS
+from control.records.logs import NS_PER_MS, LogFilter, LogLine
+from control.resources.logs import LEVELS, Logs
 
 
 def _upper(value: Any) -> Any:
@@ -29,6 +30,14 @@ _EITHER_CASE = {
 }
 Level = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_upper), WithJsonSchema(_EITHER_CASE)]
 ReplicaText = Annotated[str, Field(min_length=1, max_length=2048)]
+WHOLE_BYTES = 8 * 1024 * 1024
+"""An answer without a `limit` ends behind the millisecond in which it passes this size."""
+LINES_AT_A_TIME = 1000
+"""The lines of such an answer that are read and encoded at a time, to keep control's loop and memory free."""
+_LIMIT = (
+    "Lines of a page, which has more to hold all lines of a millisecond, and two milliseconds. "
+    f"Left out: all lines, up to some {WHOLE_BYTES // 1024**2} MiB."
+)
 _Parts = Annotated[list[Name], Field(max_length=32)]
 
 
@@ -40,9 +49,7 @@ class LogsRequestV1(RequestV1):
     direction: Annotated[
         Literal["asc", "desc"] | None, Field(description="`desc`, the default: newest first; `asc`: oldest first.")
     ] = None
-    limit: LineCount | None = Field(
-        500, description="Lines of a page, which has more to hold all lines of a millisecond, and two milliseconds."
-    )
+    limit: Annotated[LineCount | None, Field(description=_LIMIT)] = None
     min_level: Annotated[Level | None, Field(description="This level and the more important ones.")] = None
     request_id: Name | None = None
     replica: ReplicaText | None = None
@@ -58,7 +65,7 @@ class LogsQueryV1(LogsRequestV1):
 
     start_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The first millisecond.")] = None
     end_epoch_millis: Annotated[EpochMs | None, DECIMAL, Field(description="The last millisecond.")] = None
-    limit: Annotated[LineCount | None, DECIMAL, Field(description="Lines of a page; it may have more.")] = 500
+    limit: Annotated[LineCount | None, DECIMAL, Field(description=_LIMIT)] = None
 
 
 class LogLineV1(ResponseV1):
@@ -85,16 +92,30 @@ def log_filter(body: LogsRequestV1) -> LogFilter:
         includes=(*(body.includes or ()), *((body.search_pattern,) if body.search_pattern is not None else ())),
         excludes=tuple(body.excludes or ()),
         newest_first=body.direction != "asc",
-        limit=body.limit or 500,
+        limit=body.limit or LINES_AT_A_TIME,
     )
 
 
-async def encoded_lines(workspace_id: str, lines: Sequence[LogLine]) -> Encoded:
-    """`{"logs": [line]}`."""
-    return Encoded(await beside(workspace_id, len(lines), lambda: encode_object({"logs": Array(map(_encoded, lines))})))
+async def read_lines(workspace_id: str, logs: Logs, owner_id: str, body: LogsRequestV1) -> Encoded:
+    """`{"logs": [line]}`: the lines of an owner's log that the request selects."""
+    selection = log_filter(body)
+    parts = list[tuple[bytes]]()
+    size = 0
+    while lines := await logs.read(owner_id, selection):
+        parts.append((await beside(workspace_id, len(lines), partial(_encoded, lines)),))
+        size += len(parts[-1][0])
+        if body.limit is not None or len(lines) < selection.limit or size > WHOLE_BYTES:
+            break
+        selection = selection.behind(lines[-1].timestamp_ns // NS_PER_MS)
+    return Encoded(encode_object({"logs": Array(parts)}))
 
 
-def _encoded(line: LogLine) -> tuple[bytes]:
+def _encoded(lines: Sequence[LogLine]) -> bytes:
+    """The lines, separated by commas."""
+    return b",".join(map(_encoded_line, lines))
+
+
+def _encoded_line(line: LogLine) -> bytes:
     model = LogLineV1(
         timestamp=str(line.timestamp_ns),
         message=line.message,
@@ -102,4 +123,4 @@ def _encoded(line: LogLine) -> tuple[bytes]:
         request_id=line.request_id,
         level=line.level,
     )
-    return (model.model_dump_json().encode(),)
+    return model.model_dump_json().encode()

@@ -1,6 +1,6 @@
 """Lines of logs, of deployments and of training jobs. Values only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NS_PER_MS = 1_000_000
 
@@ -33,3 +33,7 @@ class LogFilter:
     excludes: tuple[str, ...] = ()
     newest_first: bool = True
     limit: int = 500
+
+    def behind(self, ms: int) -> "LogFilter":
+        """Select the lines that come after a millisecond in the direction of reading."""
+        return replace(self, end_ms=ms - 1) if self.newest_first else replace(self, start_ms=ms + 1)

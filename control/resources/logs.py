@@ -8,7 +8,7 @@ See docs/reference/management-api.md#deployment-logs.
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +16,7 @@ from control.edges.sql import log_rows as rows
 from control.edges.sql.log_rows import LogTable, Place
 from control.edges.sql.store import Store, WriteTx, in_batches, now_ms
 from control.records.logs import NS_PER_MS, LogFilter, LogLine
+from control.records.times import Millisecond
 from control.resources.millisecond_room import MillisecondRoom
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -87,24 +88,40 @@ class Logs:
                 await self._store.transact(partial(self.insert, lines=part))
             await self.note_written(part)
 
-    async def insert(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> None:
-        """Write printable lines in the caller's transaction. Call `note_written` after its commit."""
+    async def insert(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]], in_order_of: str | None = None) -> None:
+        """Write printable lines in the caller's transaction. Call `note_written` after its commit.
+
+        `in_order_of`: the replica that they are all of, if its lines come in their order. Then none gets a millisecond
+        that has lines of it from before: somebody who reads on may have read that one.
+        """
         owners = await rows.lock_owners(tx, self._table, {id for id, _ in lines})
         owned = [(id, line) for id, line in lines if id in owners]
         if owned:
-            await rows.insert_lines(tx, self._table, await self._spread(tx, owned))
+            await rows.insert_lines(tx, self._table, await self._spread(tx, owned, in_order_of))
 
-    async def _spread(self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]]) -> list[tuple[str, LogLine]]:
+    async def _spread(
+        self, tx: WriteTx, lines: Sequence[tuple[str, LogLine]], replica: str | None
+    ) -> list[tuple[str, LogLine]]:
         """The lines by time. One whose millisecond is full is moved to the beginning of the next that has room."""
         ordered = sorted(lines, key=lambda pair: pair[1].timestamp_ns)
         own = [(id, line.timestamp_ns // NS_PER_MS) for id, line in ordered]
-        room = MillisecondRoom(LINES_PER_MS, partial(rows.count_lines, tx.conn, self._table))
+        room = MillisecondRoom(LINES_PER_MS, partial(self._count, tx, replica))
         await room.look_at(dict.fromkeys(own))
         spread = list[tuple[str, LogLine]]()
         for (id, line), (_, ms) in zip(ordered, own, strict=True):
             free_ms = await room.assign(id, ms)
             spread.append((id, line if free_ms == ms else replace(line, timestamp_ns=free_ms * NS_PER_MS)))
         return spread
+
+    async def _count(
+        self, tx: WriteTx, replica: str | None, milliseconds: Collection[Millisecond]
+    ) -> dict[Millisecond, int]:
+        """The lines in each of these milliseconds; as many as fit where the replica has some already."""
+        counts = await rows.count_lines(tx.conn, self._table, milliseconds)
+        if replica is None or not any(counts.values()):
+            return counts
+        own = await rows.count_lines(tx.conn, self._table, milliseconds, replica)
+        return {place: LINES_PER_MS if own[place] else lines for place, lines in counts.items()}
 
     async def note_written(self, lines: Sequence[tuple[str, LogLine]]) -> None:
         """Cut back the logs that may have grown beyond their bounds."""

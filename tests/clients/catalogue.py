@@ -16,6 +16,7 @@ TYPESCRIPT = ROOT / "tests/clients/typescript"
 AGENTS = ROOT / "tests/clients/agents"
 LLAMA_CPP_RESULTS = BUILT / "llama_cpp.json"
 ORIGINAL_RESULTS = BUILT / "original.json"
+TRUSS_RESULTS = BUILT / "truss.json"
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that does not exist: a client that leaves loopback fails."""
 ENVIRONMENT = {

@@ -10,6 +10,7 @@ from tests.clients.compare import Cell
 from tests.clients.llama_cpp.section import section
 from tests.clients.model_servers import servers_section
 from tests.clients.original.section import original_section
+from tests.clients.original.truss_client.section import truss_section
 
 PAGE = ROOT / "docs/compatibility.md"
 NPM_LOCKS = {"typescript": TYPESCRIPT, "agents": AGENTS}
@@ -57,6 +58,7 @@ def page(results: Results) -> str:
             parts += _client(client, results[client.name])
     parts += section()
     parts += original_section()
+    parts += truss_section()
     return "\n".join(parts) + "\n"
 
 

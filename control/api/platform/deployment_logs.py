@@ -13,8 +13,7 @@ from control.api.logs import (
     LogsQueryV1,
     LogsRequestV1,
     ReplicaText,
-    encoded_lines,
-    log_filter,
+    read_lines,
 )
 from control.api.platform.deployments import deployment_ref
 from control.api.protocol.encoding import Encoded
@@ -82,8 +81,7 @@ async def _get_logs(request: ApiRequest) -> Encoded:
 
 async def _logs(request: ApiRequest, choice: DeploymentLogsRequestV1) -> Encoded:
     deployment = await deployments.read_deployment(request.store, deployment_ref(request))
-    lines = await request.dependencies.deployment_logs.read(deployment.id, log_filter(choice))
-    return await encoded_lines(request.workspace_id, lines)
+    return await read_lines(request.workspace_id, request.dependencies.deployment_logs, deployment.id, choice)
 
 
 async def _post_append(request: ApiRequest) -> LogsAppendedV1:

@@ -36,7 +36,7 @@ class TeamsResponseV1(ResponseV1):
 
 
 async def _list(request: ApiRequest) -> TeamsResponseV1:
-    team = await _team(request)
+    team = await read_team(request)
     name = request.query_as(TeamsQueryV1).name
     return TeamsResponseV1(teams=[team] if name in (None, team.name) else [])
 
@@ -44,10 +44,11 @@ async def _list(request: ApiRequest) -> TeamsResponseV1:
 async def _get(request: ApiRequest) -> TeamV1:
     if request.path["team_id"] != request.workspace_id:
         raise TeamNotFoundError
-    return await _team(request)
+    return await read_team(request)
 
 
-async def _team(request: ApiRequest) -> TeamV1:
+async def read_team(request: ApiRequest) -> TeamV1:
+    """Return the workspace as a team."""
     record = await read_workspace(request.store, request.workspace_id)
     return TeamV1(id=record.id, name=record.name, default=True, created_at=time_text(record.created_at_ms))
 

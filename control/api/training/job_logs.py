@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from control.api.logs import LogLineV1, LogsQueryV1, LogsRequestV1, ReplicaText, encoded_lines, log_filter
+from control.api.logs import LogLineV1, LogsQueryV1, LogsRequestV1, ReplicaText, read_lines
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
@@ -38,8 +38,7 @@ async def _get(request: ApiRequest) -> Encoded:
 
 async def _logs(request: ApiRequest, choice: TrainingJobLogsRequestV1) -> Encoded:
     job = await jobs.read_job(request.store, job_ref(request))
-    lines = await request.dependencies.training_output.logs.read(job.record.id, log_filter(choice))
-    return await encoded_lines(request.workspace_id, lines)
+    return await read_lines(request.workspace_id, request.dependencies.training_output.logs, job.record.id, choice)
 
 
 _PATH = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/logs"

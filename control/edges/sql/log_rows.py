@@ -89,18 +89,22 @@ async def lock_owners(tx: WriteTx, log: LogTable, ids: Collection[str]) -> froze
     return frozenset((await tx.conn.execute(query)).scalars())
 
 
-async def count_lines(conn: Connection, log: LogTable, milliseconds: Collection[Millisecond]) -> dict[Millisecond, int]:
-    """The number of lines in each of these milliseconds. One index range each."""
+async def count_lines(
+    conn: Connection, log: LogTable, milliseconds: Collection[Millisecond], replica: str | None = None
+) -> dict[Millisecond, int]:
+    """The number of lines in each of these milliseconds, of one replica or of all. One index range each."""
     value, source, _ = _SOURCES[conn.dialect.name]
     owner = value.format(place=0, type="text")
     start_ns = value.format(place=1, type="bigint")
     line = log.lines.name
     query = (
         f"SELECT {owner}, {start_ns}, (SELECT count(*) FROM {line} WHERE {line}.{log.owner} = {owner}"  # noqa: S608
-        f" AND {line}.timestamp_ns >= {start_ns} AND {line}.timestamp_ns < {start_ns} + {NS_PER_MS}) FROM {source}"
+        f" AND {line}.timestamp_ns >= {start_ns} AND {line}.timestamp_ns < {start_ns} + {NS_PER_MS}"
+        f"{'' if replica is None else f' AND {line}.replica = :replica'}) FROM {source}"
     )
     rows = orjson.dumps([(id, ms * NS_PER_MS) for id, ms in milliseconds]).decode()
-    return {(id, at_ns // NS_PER_MS): lines for id, at_ns, lines in await conn.execute(text(query), {"rows": rows})}
+    values = {"rows": rows} | ({} if replica is None else {"replica": replica})
+    return {(id, at_ns // NS_PER_MS): lines for id, at_ns, lines in await conn.execute(text(query), values)}
 
 
 async def insert_lines(tx: WriteTx, log: LogTable, lines: Sequence[tuple[str, LogLine]]) -> None:
@@ -145,7 +149,7 @@ async def read_page(conn: Connection, log: LogTable, owner_id: str, selection: L
     last_ms = lines[-1].timestamp_ns // NS_PER_MS
     before = [line for line in lines if line.timestamp_ns // NS_PER_MS != last_ms]
     page = before + await _read_lines(conn, log, owner_id, _within(selection, last_ms))
-    if not before and (following := await _read_lines(conn, log, owner_id, _behind(selection, last_ms), 1)):
+    if not before and (following := await _read_lines(conn, log, owner_id, selection.behind(last_ms), 1)):
         next_ms = following[0].timestamp_ns // NS_PER_MS
         page += await _read_lines(conn, log, owner_id, _within(selection, next_ms))
     return page
@@ -154,11 +158,6 @@ async def read_page(conn: Connection, log: LogTable, owner_id: str, selection: L
 def _within(selection: LogFilter, ms: int) -> LogFilter:
     """Selects the lines of one millisecond."""
     return replace(selection, start_ms=ms, end_ms=ms)
-
-
-def _behind(selection: LogFilter, ms: int) -> LogFilter:
-    """Selects the lines that come after a millisecond in the direction of reading."""
-    return replace(selection, end_ms=ms - 1) if selection.newest_first else replace(selection, start_ms=ms + 1)
 
 
 async def _read_lines(

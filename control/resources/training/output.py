@@ -74,7 +74,7 @@ class JobOutput:
         expected = job.output_offsets.get(batch.rank, 0)
         if batch.offset != expected:
             return Taken(expected)
-        await self.logs.insert(tx, lines)
+        await self.logs.insert(tx, lines, in_order_of=_node_name(batch))
         point_count = await self.metrics.insert(tx, job_id, points)
         offsets = {**job.output_offsets, batch.rank: batch.next_offset}
         await job_rows.update_job(tx, job, replace(job, output_offsets=offsets))
@@ -83,9 +83,14 @@ class JobOutput:
 
 def _printable(job_id: str, batch: OutputBatch) -> tuple[_Lines, Sequence[MetricPoint]]:
     """The lines and points of a batch as they are stored."""
-    replica = f"g00r{batch.rank}"
+    replica = _node_name(batch)
     points = [replace(point, name=printable(point.name)) for point in batch.metrics]
     return [(job_id, _line(line, replica)) for line in batch.lines], points
+
+
+def _node_name(batch: OutputBatch) -> str:
+    """The node, as log lines name it."""
+    return f"g00r{batch.rank}"
 
 
 def _line(line: OutputLine, replica: str) -> LogLine:

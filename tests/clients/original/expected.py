@@ -40,18 +40,20 @@ def label(record: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (record["method"], record["case"])))
 
 
-def surprises(records: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List what is not as above, a line each."""
+def surprises(
+    records: Iterable[Mapping[str, Any]], open: Mapping[str, str] = OPEN, refused: Mapping[str, str] = REFUSED
+) -> list[str]:
+    """List what is not as expected, a line each."""
     lines = []
     for record in records:
         name = label(record)
         outcome = record["outcome"]
-        if outcome not in HOLDING and name not in OPEN:
+        if outcome not in HOLDING and name not in open:
             lines.append(f"{record['client']} {name}: {outcome} {record['status']} {record['text']}")
-        elif outcome in HOLDING and name in OPEN:
+        elif outcome in HOLDING and name in open:
             lines.append(f"{record['client']} {name}: {outcome}; remove it from OPEN")
-        elif outcome == "refused" and REFUSED.get(name, "\0") not in record["text"]:
+        elif outcome == "refused" and refused.get(name, "\0") not in record["text"]:
             lines.append(f"{record['client']} {name}: refused {record['text']!r}; REFUSED does not say so")
-        elif outcome == "works" and name in REFUSED:
+        elif outcome == "works" and name in refused:
             lines.append(f"{record['client']} {name}: works; remove it from REFUSED")
     return lines

@@ -28,7 +28,7 @@ class Record:
     api: str
     method: str
     case: str
-    client: Kind
+    client: str
     outcome: str
     status: int | None = None
     text: str = ""

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from tests.clients.catalogue import ORIGINAL_RESULTS, PYTHON_LOCKS
 from tests.clients.original.families import FAMILIES, family_of
@@ -48,7 +49,7 @@ def section_of(rows: dict[tuple[str, str], Row]) -> Iterator[str]:
         own = {label: row for (name, label), row in rows.items() if name == api and label not in absent}
         yield f"| {api} method | {' | '.join(KINDS)} |\n|{'---|' * (1 + len(KINDS))}"
         for label, row in own.items():
-            yield f"| {label} | {' | '.join(_cell(row.get(kind)) for kind in KINDS)} |"
+            yield f"| {label} | {' | '.join(cell(row.get(kind)) for kind in KINDS)} |"
         yield ""
     yield "What the original's product has besides: each of these methods is answered 404.\n"
     yield "| not ours | methods |\n|---|---|"
@@ -58,7 +59,8 @@ def section_of(rows: dict[tuple[str, str], Row]) -> Iterator[str]:
     yield ""
 
 
-def _cell(one: dict[str, str | int | None] | None) -> str:
+def cell(one: Mapping[str, Any] | None) -> str:
+    """Return the text of an outcome in a table; a dash without one."""
     if one is None:
         return "–"
     cause = str(one["text"]).replace("|", "\\|").replace("`", "'")

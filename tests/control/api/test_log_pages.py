@@ -138,7 +138,58 @@ async def test_line_keeps_its_time_where_its_millisecond_has_room(log: Log) -> N
     await log.add([(5_999_999, "last"), (5_999_999, "moved"), (6_000_001, "later")])
     lines = (await page(log, direction="asc"))[498:]
     times = {line["message"]: int(line["timestamp"]) for line in lines}
-    assert times == {"early 498": 5_000_123, "last": 5_999_999, "moved": 6_000_000, "later": 6_000_001}
+    last = 5_999_999 if isinstance(log, DeploymentLog) else 6_000_000  # a node's lines come in order
+    assert times == {"early 498": 5_000_123, "last": last, "moved": 6_000_000, "later": 6_000_001}
+
+
+async def test_who_reads_on_while_a_node_prints_misses_nothing(plane: ControlPlane) -> None:
+    """The reader looks after each part of a burst, and goes on behind the last millisecond that it has read."""
+    await add_job(plane, status=RUNNING, attempt=1)
+    log = JobLog(plane)
+    texts = [f"line {n}" for n in range(1_500)]
+    messages = list[str]()
+    start_ms = 0
+    for part in parts(texts, 150):
+        await log.add([(5_000_123, text) for text in part])
+        page_lines = await page(log, direction="asc", limit=1000, start_epoch_millis=start_ms)
+        messages += [line["message"] for line in page_lines]
+        start_ms = ms_of(page_lines[-1]) + 1
+    assert messages == texts
+
+
+async def test_lines_of_two_nodes_keep_the_time_that_they_share(plane: ControlPlane) -> None:
+    await add_job(plane, status=RUNNING, attempt=1, node_count=2)
+    log = JobLog(plane)
+    await log.add([(5_000_123, "of the first")])
+    second = replace(batch(0, 1), rank=1, lines=[OutputLine(5_000_124, "INFO", "of the second")])
+    await Trainer(plane).output(second)
+    assert {int(line["timestamp"]) for line in await page(log)} == {5_000_123, 5_000_124}
+
+
+async def test_page_without_a_limit_holds_everything_that_is_selected(log: Log) -> None:
+    texts = [f"line {n}" for n in range(2_200)]
+    for part in parts(texts, 1000):
+        await log.add([(5_000_123, text) for text in part])
+    assert [line["message"] for line in await page(log)] == texts[::-1]
+    assert [line["message"] for line in await page(log, direction="asc")] == texts
+    by_url = (await log.plane.get(f"{log.path}/logs", params={"direction": "asc"})).ok()["logs"]
+    assert [line["message"] for line in by_url] == texts
+    assert len(await page(log, start_epoch_millis=6, end_epoch_millis=7)) == 1000
+    assert await page(log, start_epoch_millis=10) == []
+
+
+async def test_page_without_a_limit_ends_at_its_size(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has whole milliseconds, the newest or the oldest ones, and is read on as every page."""
+    monkeypatch.setattr("control.api.logs.WHOLE_BYTES", 50_000)
+    texts = [f"line {n}" for n in range(2_200)]
+    for part in parts(texts, 1000):
+        await log.add([(5_000_123, text) for text in part])
+    newest = [line["message"] for line in await page(log)]
+    oldest = await page(log, direction="asc")
+    assert newest == texts[:1000:-1] + texts[1000:1001]
+    assert [line["message"] for line in oldest] == texts[:1000]
+    rest = await page(log, direction="asc", start_epoch_millis=ms_of(oldest[-1]) + 1, limit=1000)
+    assert rest[0]["message"] == texts[1000]
 
 
 async def test_lines_of_a_full_stretch_stay_in_the_order_of_time(log: Log) -> None:
