@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from policy.training.artifacts import Artifact, ArtifactPart
 from policy.training.job_spec import JobSpec, SecretRef, SessionSpec
 from policy.training.reports import (
     BackendReport,
@@ -53,6 +54,7 @@ specs = st.builds(
     checkpoint_path=maybe_texts,
     base_image=maybe_texts,
     session=st.none() | st.builds(SessionSpec, texts, counts),
+    artifacts=few(texts),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -94,7 +96,8 @@ checkpoints = st.builds(
     st.none() | few(files),
 )
 restores = st.builds(Restore, texts, texts, few(files))
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts)
+artifacts = st.builds(Artifact, texts, few(st.builds(ArtifactPart, texts, counts, texts)))
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, texts, few(artifacts))
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)
@@ -114,6 +117,7 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     CheckpointFile: files,
     CheckpointReport: checkpoints,
     Restore: restores,
+    Artifact: artifacts,
     Claimed: claims,
     OutputLine: lines,
     MetricPoint: metrics,
