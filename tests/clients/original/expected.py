@@ -5,6 +5,7 @@ from typing import Any
 
 NO_PROMOTION = "no promotion is in progress"
 REFUSED = {
+    "get_blobs_credentials_model": "uploads of training jobs alone",
     "post_gateway_endpoints, BASETEN": "targets.0.provider",
     "get_gateway_events, no window": "required unless cursor is given",
     "post_models": "source",

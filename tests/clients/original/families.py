@@ -24,7 +24,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "billing, prices and audit logs": ("billing", "instance_type_prices", "audit_logs", "models_audit_logs"),
     "model APIs": ("model_apis",),
     "builds of models": (
-        "blobs_credentials_model",
         "llm_models",
         "models_deployments_download",
         "models_deployments_patches",

@@ -41,7 +41,7 @@ def run(sdk: Recorder, place: Place) -> None:
         training_project_id=project,
     )
     path = f"/v1/training_projects/{project}"
-    artifact = run_upload(sdk)
+    artifact = run_upload(sdk, place)
     answer = sdk.call(
         "post_training_projects_jobs",
         lambda answer: place.control.status(f"{path}/jobs/{answer.training_job.id}") == 200,
@@ -57,17 +57,18 @@ def run(sdk: Recorder, place: Place) -> None:
     run_deletions(sdk, place, where, again)
 
 
-def run_upload(sdk: Recorder) -> Any:
-    """Upload an archive with the keys that the SDK gets, as an S3 client would. Return the artifact of a job."""
+def run_upload(sdk: Recorder, place: Place) -> Any:
+    """Upload an archive with the keys that the SDK shows, as an S3 client would. Return the artifact of a job."""
 
     def is_taken(answer: Any) -> bool:
-        creds = Keys(**answer.creds.model_dump())
+        creds = Keys(**answer.creds.model_dump(), endpoint_url=place.control_url)
         target = f"/{answer.s3_bucket}/{answer.s3_key}"
         headers = signed_headers(creds, "PUT", target, sha256(ARCHIVE), {})
         request = urllib.request.Request(f"{creds.endpoint_url}{target}", ARCHIVE, headers, method="PUT")
         with urllib.request.urlopen(request) as taken:
             return bool(taken.status == 200)
 
+    sdk.call("get_blobs_credentials_model", lambda answer: answer is None)
     answer = sdk.call("get_blobs_credentials_train", is_taken)
     return api.CreateTrainingJobS3Artifact(s3_bucket=answer.s3_bucket, s3_key=answer.s3_key)
 

@@ -8,6 +8,7 @@ import pytest
 from tests.journeys.conftest import started
 from tests.journeys.product import OperatorClient, Product
 from tests.journeys.training.scene import TRAIN, Training
+from tests.journeys.training.test_uploads import archive, uploaded
 from tests.ports import own_port
 from tests.ray_cluster import RayCluster, running_ray
 
@@ -44,6 +45,19 @@ async def test_two_nodes_train_and_a_recreated_job_resumes(on_ray: tuple[Trainin
     again = await job.recreate()
     await again.until("COMPLETED", within_s=120)
     assert "resumes from step 60" in await again.log()
+
+
+async def test_pushed_files_are_where_each_node_runs(
+    on_ray: tuple[Training, RayCluster], session: aiohttp.ClientSession
+) -> None:
+    training, _ = on_ray
+    artifacts = [await uploaded(training, session, archive(train_py=b"print('trained')"))]
+    job = await training.create("python3 train.py", runtime={"artifacts": artifacts}, compute={"node_count": 2})
+    await job.until("COMPLETED", within_s=120)
+    assert await job.lines("trained") == ["trained"] * 2
+    bad = await training.create("true", runtime={"artifacts": [await uploaded(training, session, b"no archive")]})
+    ended = await bad.until("DEPLOY_FAILED", within_s=120)
+    assert "cannot be unpacked: it is not a tar archive" in ended["error_message"]
 
 
 async def test_stop_and_a_failure_show_on_ray_as_on_local(on_ray: tuple[Training, RayCluster]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from policy.training.artifacts import Artifact, ArtifactPart
 from policy.training.caches import FILE_TYPES, CacheEntry, CacheSummary
 from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.reports import (
@@ -58,6 +59,7 @@ specs = st.builds(
     checkpoint_max_gib=st.none() | counts,
     cache=st.none() | st.builds(CacheSpec, st.booleans()),
     load=st.none() | st.builds(LoadSpec, few(st.builds(LoadRef, maybe_texts, maybe_texts, maybe_texts)), texts),
+    artifacts=few(texts),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -100,7 +102,8 @@ checkpoints = st.builds(
 )
 restores = st.builds(Restore, texts, texts, few(files))
 loads = st.builds(Load, texts, restores)
-claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, *[texts] * 4, few(loads))
+artifacts = st.builds(Artifact, texts, few(st.builds(ArtifactPart, texts, counts, texts)))
+claims = st.builds(Claimed, texts, counts, specs, texts, st.none() | restores, *[texts] * 4, few(loads), few(artifacts))
 lines = st.builds(OutputLine, counts, texts, texts)
 metrics = st.builds(
     MetricPoint, texts, counts, st.none() | st.integers(-9, 9), st.floats(allow_nan=False, allow_infinity=False)
@@ -124,6 +127,7 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     CheckpointReport: checkpoints,
     Restore: restores,
     Load: loads,
+    Artifact: artifacts,
     Claimed: claims,
     OutputLine: lines,
     MetricPoint: metrics,

@@ -24,6 +24,7 @@ ADDED = {
     "cache": None,
     "forgotten_caches": (),
     "loads": (),
+    "artifacts": (),
 }
 """Members that older versions do not write, and what is read instead."""
 KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from policy.training.artifacts import Artifact
 from policy.training.job_spec import JobSpec
 from policy.training.reports import Claimed, JobReport, Load, Restore
 from policy.training.resources import NodeResources
@@ -47,6 +48,9 @@ class Node:
     was_cleaned: bool = False
     starts: list[NodeStart] = field(default_factory=list)
     load_count: int = 0
+    bad_artifact: LostError | None = None
+    unpacked_before: int | None = None
+    """The number of starts before its artifacts were unpacked."""
 
     def end(self, exit: Exit | None) -> None:
         self.exit = exit
@@ -57,6 +61,11 @@ class Node:
 
     async def load(self) -> None:
         self.load_count += 1
+
+    async def unpack(self) -> None:
+        self.unpacked_before = len(self.starts)
+        if self.bad_artifact is not None:
+            raise self.bad_artifact
 
     async def start(self, start: NodeStart) -> None:
         self.starts.append(start)
@@ -167,6 +176,36 @@ async def test_nodes_that_exit_with_0_complete_the_attempt() -> None:
     assert [node.exit_status for node in report.nodes] == [0, 0]
     assert world.cluster.nodes[0].starts == [NodeStart(JobEnvironment({"A": "1"}, ()), "10.0.0.1")]
     assert (world.cluster.is_released, world.cluster.was_cleaned) == (True, True)
+
+
+def with_artifact() -> World:
+    return World(launch=replace(LAUNCH, job=replace(LAUNCH.job, artifacts=(Artifact("upload_1.tar", ()),))))
+
+
+async def test_artifacts_are_unpacked_on_each_node_before_any_starts() -> None:
+    world = with_artifact()
+
+    assert (await world.run(world.complete)).outcome is Outcome.COMPLETED
+
+    assert [node.unpacked_before for node in world.cluster.nodes] == [0, 0]
+    without = World()
+    await without.run(without.complete)
+    assert [node.unpacked_before for node in without.cluster.nodes] == [None, None]
+
+
+async def test_bad_artifact_fails_the_attempt_before_anything_starts() -> None:
+    world = with_artifact()
+    world.cluster.nodes[1].bad_artifact = LostError("artifact upload_1.tar cannot be unpacked")
+
+    await world.attempt().run()
+
+    report = world.reports[-1]
+    assert (report.outcome, report.error_message) == (
+        Outcome.DEPLOY_FAILED,
+        "artifact upload_1.tar cannot be unpacked",
+    )
+    assert [node.starts for node in world.cluster.nodes] == [[], []]
+    assert all(node.was_cleaned for node in world.cluster.nodes)
 
 
 async def test_output_is_told_with_its_offsets_and_its_end() -> None:
