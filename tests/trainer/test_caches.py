@@ -1,4 +1,4 @@
-"""What a trainer tells of caches, and which it removes, with a backend and a control in memory."""
+"""A trainer tells of caches, and removes some, with a backend and a control in memory."""
 
 import pytest
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import NO_NUL, IdText, Name, RequestV1
 from policy.training.job_spec import DEFAULT_LOAD_PATH, CacheSpec, LoadRef, LoadSpec
+from policy.training.job_variables import BT_PROJECT_CACHE_DIR, CACHE_DIR
 
 MAX_PATH_BYTES = 1024
 MAX_LOADS = 20
@@ -60,7 +61,7 @@ def _load_directory(path: str) -> str:
 
 def _mount_path(path: str) -> str:
     if path.rstrip("/") != _CLIENTS_MOUNT_PATH:
-        raise ValueError("nothing is mounted; leave it out, and use $TOLLGATE_CACHE_DIR or $BT_PROJECT_CACHE_DIR")
+        raise ValueError(f"nothing is mounted; leave it out, and use ${CACHE_DIR} or ${BT_PROJECT_CACHE_DIR}")
     return path
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from ray.util.state import list_placement_groups
 
-from policy.training.reports import Claimed, JobReport
+from policy.training.job_spec import LoadSpec
+from policy.training.reports import Claimed, JobReport, Load, Restore
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import SMALL, all_output, claimed, report_of, settings
 from tests.ports import own_port
@@ -225,6 +226,24 @@ async def test_checkpoint_on_the_leaders_machine_goes_into_the_store(stage: Stag
     assert checkpoint.name == "step-1"
     assert checkpoint.files is not None
     assert [file.path for file in checkpoint.files if file.path == "model"] == ["model"]
+
+
+async def test_each_machine_has_the_checkpoints_that_a_job_loads(stage: Stage, jobs: Jobs) -> None:
+    await in_phase(stage.backend, jobs.talking, Phase.ENDED)
+
+    async def stored() -> list[Restore]:
+        reports = await stage.backend.checkpoints(jobs.talking.job_id, 1)
+        return [Restore(one.name, one.location, one.files) for one in reports if one.files is not None]
+
+    [checkpoint] = await eventually(stored, "the checkpoint is in the store", PATIENCE_S, every_s=0.1)
+    reading = "test -f $BT_LOAD_CHECKPOINT_DIR/rank-0/step-1/model && echo loaded"
+    job = replace(claimed(reading, node_count=2, load=LoadSpec(())), loads=(Load("rank-0", checkpoint),))
+    await stage.backend.start(job, [host.name for host in await stage.backend.hosts()])
+
+    report = await in_phase(stage.backend, job, Phase.ENDED)
+
+    assert (report.outcome, report.error_message) == (Outcome.COMPLETED, None)
+    assert [await whole_output(stage.backend, job, rank) for rank in (0, 1)] == [["loaded"], ["loaded"]]
 
 
 async def test_node_that_fails_ends_the_others_and_the_job(stage: Stage, jobs: Jobs) -> None:

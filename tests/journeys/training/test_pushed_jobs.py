@@ -44,9 +44,9 @@ async def test_pushed_job_sees_the_originals_variables(training: Training) -> No
 
     ended = await job.until("COMPLETED")
 
-    seen = dict(line.split("=", 1) for line in await job.lines())
+    variables = dict(line.split("=", 1) for line in await job.lines())
     directories = {"BT_CHECKPOINT_DIR", "BT_SCRATCH_DIR", "BT_WORKING_DIR"}
-    assert {name: value for name, value in seen.items() if name not in directories} == {
+    assert {name: value for name, value in variables.items() if name not in directories} == {
         "BT_TRAINING_JOB_ID": job.id,
         "BT_TRAINING_JOB_NAME": "tune",
         "BT_TRAINING_PROJECT_ID": training.project,
@@ -57,7 +57,7 @@ async def test_pushed_job_sees_the_originals_variables(training: Training) -> No
         "BT_NUM_GPUS": "0",
         "BT_RETRY_COUNT": "0",
     }
-    assert directories <= seen.keys()
+    assert directories <= variables.keys()
 
 
 async def test_job_loads_a_checkpoint_of_another(training: Training) -> None:
@@ -65,8 +65,8 @@ async def test_job_loads_a_checkpoint_of_another(training: Training) -> None:
     config = {"enabled": True, "checkpoint_path": None, "volume_size_gib": 1}
     first = await push(training, saved, checkpointing_config=config)
     await first.until("COMPLETED")
-    named = {"typ": "baseten_named_checkpoint", "checkpoint_name": "step-1", "job_id": first.id}
-    load = {"enabled": True, "checkpoints": [named], "download_folder": "/tmp/loaded_checkpoints"}
+    entry = {"typ": "baseten_named_checkpoint", "checkpoint_name": "step-1", "job_id": first.id}
+    load = {"enabled": True, "checkpoints": [entry], "download_folder": "/tmp/loaded_checkpoints"}
 
     second = await push(training, "cat $BT_LOAD_CHECKPOINT_DIR/rank-0/step-1/w", load_checkpoint_config=load)
 

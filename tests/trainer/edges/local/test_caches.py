@@ -1,4 +1,4 @@
-"""When a project's cache is looked at, and how much of it is shown."""
+"""The moments at which a project's cache is looked at, and how much of it is shown."""
 
 from pathlib import Path
 
