@@ -59,6 +59,7 @@ from control.api.training import (
     search,
     sessions,
 )
+from control.api.training_hosts import gpu_capacity, queue_context
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
@@ -160,6 +161,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *checkpoints.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
+    *queue_context.OPERATIONS,
+    *gpu_capacity.OPERATIONS,
     *audit_events.OPERATIONS,
 )
 """Every operation of the management API: each file in `control/api` adds its own list here."""

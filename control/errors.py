@@ -290,6 +290,14 @@ class JobNotRunningError(ConflictError):
     """the training job does not run, so no node of it can have an interactive session"""
 
 
+class JobNotWaitingError(ConflictError):
+    """The job does not wait: priority and availability_model can be changed before it starts only"""
+
+
+class CapacityFixedError(ConflictError):
+    """The capacity of training is the operator's setting: TOLLGATE_TRAINING_CAPACITY, or the machines of the cluster"""
+
+
 class NoSessionsError(ConflictError):
     """the training backend has no interactive sessions; the `local` one has"""
 

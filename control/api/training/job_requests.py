@@ -85,6 +85,8 @@ _Memory = Annotated[str, Field(pattern=f"^{_MEMORY.pattern}$", examples=["512Mi"
 _GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["H100"])]
 _Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$", examples=["python:3.12"])]
 
+_Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL]
+
 
 class TrainingImageRequestV1(RequestV1):
     """The container image of the job's nodes. The backend `local` ignores it."""
@@ -176,9 +178,7 @@ class NewTrainingJobRequestV1(RequestV1):
     compute: TrainingComputeRequestV1
     runtime: TrainingRuntimeRequestV1
     name: Name | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL] | None = Field(
-        0, description="Higher ones start first."
-    )
+    priority: _Priority | None = Field(0, description="Higher ones start first.")
     availability_model: AvailabilityModel | None = Field(
         "dedicated", description="A `spot` job may be preempted by a waiting `dedicated` one."
     )
@@ -206,3 +206,10 @@ class CreateTrainingJobRequestV1(RequestV1):
     """The training job to create."""
 
     training_job: NewTrainingJobRequestV1
+
+
+class UpdateTrainingJobRequestV1(RequestV1):
+    """The new place of a waiting job in the queue. Null or left out: as it is."""
+
+    priority: _Priority | None = Field(None, description="Higher ones start first.")
+    availability_model: AvailabilityModel | None = None

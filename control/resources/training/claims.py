@@ -53,7 +53,7 @@ async def claim(store: Store, job_id: str, attempt: int) -> Claimed:
             raise TrainingJobNotFoundError
         token = f"{job_id}.{secrets.token_urlsafe(_TOKEN_BYTES)}"
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
-        restore = await _restore(tx.conn, job)
+        restore = await find_restore(tx.conn, job)
         await job_rows.update_job(tx, job, after)
         spec = await job_rows.get_spec(tx.conn, job_id)
         return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id)
@@ -109,7 +109,7 @@ async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> Open
 _REMEDY = "Add the key that sealed it to TOLLGATE_SECRET_KEY."
 
 
-async def _restore(conn: Connection, job: JobRecord) -> Restore | None:
+async def find_restore(conn: Connection, job: JobRecord) -> Restore | None:
     """The last checkpoint of the job, else of the job that it repeats, and so on. None if there is none.
 
     CheckpointsSyncingError while one is on its way into the store. Deleted jobs have none.

@@ -53,6 +53,7 @@ CHANGE_NOTHING = {
     ),
     ("POST", f"{_JOB}/logs"),
     ("POST", "/v1/training_jobs/search"),
+    ("PATCH", "/v1/training/capacity"),
 }
 AUDITED: dict[tuple[str, str], str] = {
     ("POST", f"{G}/endpoints"): "endpoint.create",
@@ -111,6 +112,7 @@ AUDITED: dict[tuple[str, str], str] = {
     ("POST", T): "training_project.create",
     ("DELETE", f"{T}/{{training_project_id}}"): "training_project.delete",
     ("POST", f"{T}/{{training_project_id}}/jobs"): "training_job.create",
+    ("PATCH", _JOB): "training_job.update",
     ("DELETE", _JOB): "training_job.delete",
     ("POST", f"{_JOB}/stop"): "training_job.stop",
     ("POST", f"{_JOB}/recreate"): "training_job.recreate",
@@ -235,6 +237,7 @@ async def walk_training(walk: Walk) -> None:
     project = {"training_project_id": answer["training_project"]["id"]}
     body = training.job_body(environment_variables={"HF_TOKEN": ENVIRONMENT_VALUE})
     first = (await walk("POST", f"{T}/{{training_project_id}}/jobs", body, **project))["training_job"]["id"]
+    await walk("PATCH", _JOB, {"priority": 1}, **project, training_job_id=first)
     await walk("POST", f"{_JOB}/stop", **project, training_job_id=first)
     again = (await walk("POST", f"{_JOB}/recreate", **project, training_job_id=first))["training_job"]["id"]
     await training.end(plane.store, again, Outcome.COMPLETED)
