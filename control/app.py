@@ -38,6 +38,7 @@ from control.api.platform import (
     settings_calls,
     signing_secrets,
     teams,
+    users,
 )
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -143,6 +144,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *promotions.OPERATIONS,
     *settings_calls.OPERATIONS,
     *teams.OPERATIONS,
+    *users.OPERATIONS,
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,

@@ -13,6 +13,7 @@ from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import INTEGRAL, NO_NUL, Name, RequestV1
 from control.api.training.job_schemas import AvailabilityModel
 from control.resources.training.jobs import NewJob
+from control.resources.training.session_changes import MAX_MINUTES
 from policy.training.job_spec import DEDICATED, DEFAULT_CHECKPOINT_PATH, JobSpec, SecretRef, SessionSpec
 from policy.training.resources import NodeResources
 
@@ -85,6 +86,8 @@ _Memory = Annotated[str, Field(pattern=f"^{_MEMORY.pattern}$", examples=["512Mi"
 _GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["H100"])]
 _Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$", examples=["python:3.12"])]
 
+Trigger = Literal["on_startup", "on_failure", "on_demand"]
+TimeoutMinutes = Annotated[int, Field(ge=1, le=MAX_MINUTES), INTEGRAL]
 _Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL]
 
 
@@ -167,8 +170,8 @@ class TrainingRuntimeRequestV1(RequestV1):
 class InteractiveSessionRequestV1(RequestV1):
     """The offer of a shell on each node: when, and for how long from then on."""
 
-    trigger: Literal["on_startup", "on_failure", "on_demand"]
-    timeout_minutes: Annotated[int, Field(ge=1, le=10_080), INTEGRAL]
+    trigger: Trigger
+    timeout_minutes: TimeoutMinutes
 
 
 class NewTrainingJobRequestV1(RequestV1):

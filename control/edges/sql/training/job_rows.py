@@ -166,6 +166,12 @@ async def update_job(tx: WriteTx, before: JobRecord, after: JobRecord) -> None:
         await tx.conn.execute(update(training_jobs).where(_jobs.id == after.id).values(**changed))
 
 
+async def update_spec(tx: WriteTx, job_id: str, spec: JobSpec) -> None:
+    """Replace the specification of a job that the caller has locked."""
+    text = orjson.dumps(spec.to_wire()).decode()
+    await tx.conn.execute(update(training_jobs).where(_jobs.id == job_id).values(spec=text))
+
+
 async def delete_job(tx: WriteTx, record: JobRecord) -> None:
     """Delete a job with its checkpoints and sessions, and its project if that was deleted and this was its last job.
 
