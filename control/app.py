@@ -39,6 +39,7 @@ from control.api.platform import (
     settings_calls,
     signing_secrets,
     teams,
+    users,
 )
 from control.api.protocol import observability
 from control.api.protocol.bodies import MAX_BODY_BYTES, refuse_compressed_bodies
@@ -60,6 +61,7 @@ from control.api.training import (
     search,
     sessions,
 )
+from control.api.training_hosts import gpu_capacity, queue_context
 from control.api.uploads import credentials, downloads, objects
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
@@ -159,6 +161,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *settings_calls.OPERATIONS,
     *teams.OPERATIONS,
     *graphql.OPERATIONS,
+    *users.OPERATIONS,
     *signing_secrets.OPERATIONS,
     *events.OPERATIONS,
     *usage.OPERATIONS,
@@ -179,6 +182,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *downloads.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,
+    *queue_context.OPERATIONS,
+    *gpu_capacity.OPERATIONS,
     *audit_events.OPERATIONS,
 )
 """Every operation of the management API: each file in `control/api` adds its own list here."""

@@ -111,6 +111,14 @@ class TrainingJobNotFoundError(NotFoundError):
     """training job not found"""
 
 
+class SessionNotFoundError(NotFoundError):
+    """the job has no such interactive session now; GET …/auth_codes lists those that are active"""
+
+
+class NoBuildConfigError(NotFoundError):
+    """Tollgate builds no models, so a deployment has no configuration of a build; GET of the deployment shows it"""
+
+
 class CheckpointNotFoundError(NotFoundError):
     """training checkpoint not found"""
 
@@ -312,6 +320,30 @@ class JobNotEndedError(ConflictError):
 
 class JobNotRunningError(ConflictError):
     """the training job does not run, so no node of it can have an interactive session"""
+
+
+class JobNotWaitingError(ConflictError):
+    """The job does not wait: priority and availability_model can be changed before it starts only"""
+
+
+class CapacityFixedError(ConflictError):
+    """The capacity of training is the operator's setting: TOLLGATE_TRAINING_CAPACITY, or the machines of the cluster"""
+
+
+class StartupTriggerError(ConflictError):
+    """The sessions of this job begin with it (on_startup); that cannot be changed, only timeout_minutes"""
+
+
+class SessionFixedError(ConflictError):
+    """The job's nodes began with the session's settings: those of on_failure cannot be changed until it waits again"""
+
+
+class NoSshError(ConflictError):
+    """Sessions are shells in a browser, and there is no SSH: open the auth_url that GET …/auth_codes names"""
+
+
+class NoReplicaEndError(ConflictError):
+    """Replicas are stopped by their owner: write the list without this one with PUT …/deployments/{id}/replicas"""
 
 
 class NoSessionsError(ConflictError):

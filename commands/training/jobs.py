@@ -9,7 +9,7 @@ from commands.editing import names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
-from commands.editing.shown import print_answer
+from commands.editing.shown import call_and_print, print_answer
 from commands.log_lines import log_options, print_log
 from commands.output import Column
 from commands.times import time_from
@@ -73,6 +73,31 @@ def create(project: str, connection: Connection, file: TextIO | None, **flags: A
         return await client.call("POST", path("training_projects", id, "jobs"), body)
 
     print_answer(connection, connection.run(work))
+
+
+@jobs.command()
+@_job
+@click.option("--priority", type=int, help="Higher ones start first.")
+@click.option("--availability", "availability_model", help="dedicated or spot.")
+@over_api
+def update(job: str, priority: int | None, availability_model: str | None, connection: Connection) -> None:
+    """Move a job that waits in the queue."""
+    body = only(priority=priority, availability_model=availability_model)
+    if not body:
+        raise click.UsageError("nothing to change: give --priority or --availability")
+
+    async def work(client: Client) -> Any:
+        return await client.call("PATCH", await _place(client, job), body)
+
+    print_answer(connection, connection.run(work))
+
+
+@jobs.command()
+@_job
+@over_api
+def queue(job: str, connection: Connection) -> None:
+    """Print where a job is in the queue, and why it waits."""
+    call_and_print(connection, "GET", path("training", "jobs", job, "queue_context"))
 
 
 @jobs.command()

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
-from control.api.changes.team import TeamRequestV1, check_team
+from control.api.changes.team import TeamRequestV1, check_team, check_team_id
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -108,10 +108,25 @@ async def _list(request: ApiRequest) -> Encoded:
     return await list_page(request, Listing("secrets", fetch, lambda record: record.id, encode, name="secrets"))
 
 
+async def _post_of_team(request: ApiRequest) -> SecretV1:
+    check_team_id(request)
+    return await _post(request)
+
+
+async def _list_of_team(request: ApiRequest) -> Encoded:
+    check_team_id(request)
+    return await _list(request)
+
+
 async def _delete(request: ApiRequest) -> DeletedSecretV1:
     name = request.path["name"]
     id = await secrets.remove_secret(request.store, request.workspace_id, name)
     return DeletedSecretV1(id=id, name=name)
+
+
+async def _delete_of_team(request: ApiRequest) -> DeletedSecretV1:
+    check_team_id(request)
+    return await _delete(request)
 
 
 def _response(team_name: str, record: SecretRecord) -> SecretV1:
@@ -119,11 +134,29 @@ def _response(team_name: str, record: SecretRecord) -> SecretV1:
 
 
 _PATH = "/v1/secrets"
+_OF_TEAM = "/v1/teams/{team_id}/secrets"
 _PUT = PutSecretRequestV1
 _PAGE = WholeListQueryV1
 OPERATIONS = (
     Operation("POST", _PATH, _post, "Store or rotate a secret", SecretV1, body=_PUT, errors=(400, 409), tag="Secrets"),
     Operation("GET", _PATH, _list, "List secrets", SecretsResponseV1, query=_PAGE, errors=(400,), tag="Secrets"),
+    Operation(
+        *("POST", _OF_TEAM, _post_of_team, "Store or rotate a secret of a team", SecretV1),
+        body=_PUT,
+        errors=(400, 404, 409),
+        tag="Secrets",
+    ),
+    Operation(
+        *("GET", _OF_TEAM, _list_of_team, "List secrets of a team", SecretsResponseV1),
+        query=_PAGE,
+        errors=(400, 404),
+        tag="Secrets",
+    ),
+    Operation(
+        *("DELETE", f"{_OF_TEAM}/{{name}}", _delete_of_team, "Delete a secret of a team", DeletedSecretV1),
+        errors=(404, 409),
+        tag="Secrets",
+    ),
     Operation(
         "POST",
         f"{_PATH}/compare",

@@ -65,6 +65,8 @@ class JobRecord:
     created_at_ms: int
     updated_at_ms: int
     ended_at_ms: int | None
+    claimed_at_ms: int | None = None
+    """The time at which a trainer began the present attempt; None: the job waits, or began before this was kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ See docs/reference/training.md#queue.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from policy.training.resources import Host, NodeResources
 
@@ -45,6 +46,19 @@ class Decision:
     preempted: tuple[str, ...] = ()
 
 
+class WaitReason(Enum):
+    """The reason why a job has not started."""
+
+    STARTS = "STARTS"
+    """It fits: it starts with the trainer's next look."""
+    PREEMPTS = "PREEMPTS"
+    """Spot jobs end to make room for it."""
+    NO_ROOM = "NO_ROOM"
+    """It does not fit in what the jobs that run leave."""
+    RESERVED = "RESERVED"
+    """It would fit, but the room is reserved for the first job that waits."""
+
+
 def unfit_field(hosts: Sequence[Host], node_count: int, resources: NodeResources) -> str | None:
     """The first of `cpu_count`, `memory`, `accelerator` and `node_count` that no waiting would make fit; else None."""
     if not any(host.millicpu >= resources.millicpu for host in hosts):
@@ -74,6 +88,24 @@ def decide(hosts: Sequence[Host], placed: Iterable[Placed], candidates: Iterable
             preempted = () if job.is_spot else _preempted(room, placements, job)
             _reserve(room, hosts, job)
     return Decision(starts, preempted)
+
+
+def why_waiting(
+    hosts: Sequence[Host], placed: Iterable[Placed], candidates: Iterable[Candidate], job: Candidate
+) -> WaitReason:
+    """Explain what `decide` does with one of the candidates."""
+    placements = list(placed)
+    queue = {one.job_id: one for one in candidates}
+    decision = decide(hosts, placements, queue.values())
+    if job.job_id in decision.starts:
+        return WaitReason.STARTS
+    first = min((one for one in queue.values() if one.job_id not in decision.starts), key=lambda one: one.order)
+    if job.job_id == first.job_id:
+        return WaitReason.PREEMPTS if decision.preempted else WaitReason.NO_ROOM
+    room = _Room(hosts)
+    for one in (*placements, *(Placed(queue[id], names) for id, names in decision.starts.items())):
+        room.give(one, -1)
+    return WaitReason.NO_ROOM if room.allot(job.node_count, job.resources) is None else WaitReason.RESERVED
 
 
 def _preempted(room: "_Room", placements: Sequence[Placed], job: Candidate) -> tuple[str, ...]:

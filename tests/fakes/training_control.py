@@ -97,6 +97,9 @@ class FakeControl:
     def stop(self, job_id: str) -> None:
         self._put(job_states.stopped(self.jobs[job_id], self.now_ms))
 
+    def move(self, job_id: str, priority: int) -> None:
+        self._put(job_states.requeued(self.jobs[job_id], priority, None, self.now_ms))
+
     def delete(self, job_id: str) -> None:
         self._put(job_states.deleted(self.jobs[job_id], self.now_ms))
 

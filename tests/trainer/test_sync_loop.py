@@ -80,6 +80,18 @@ async def test_a_job_that_does_not_fit_waits_and_starts_when_there_is_room(world
     assert world.statuses("second") == ["CREATED", "PENDING", "DEPLOYING", "RUNNING", "COMPLETED"]
 
 
+async def test_a_waiting_job_that_is_moved_in_the_queue_starts_by_its_new_place(world: World) -> None:
+    world.control.create("running", "sleep 1", resources=WHOLE)
+    await world.rounds(3)
+    for name in ("first", "second"):
+        world.control.create(name, "sleep 1", resources=WHOLE)
+    await world.rounds(3)
+    world.control.move("second", priority=1)
+    world.attempt("running").end(Outcome.COMPLETED)
+    await world.rounds(6)
+    assert (world.status("second"), world.status("first")) == ("RUNNING", "PENDING")
+
+
 async def test_a_start_that_takes_its_time_is_not_lost_and_keeps_its_room(world: World) -> None:
     world.backend.turns = 5 * TURNS
     world.control.create("slow", "sleep 9", resources=WHOLE)

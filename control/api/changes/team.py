@@ -4,7 +4,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest
 from control.api.protocol.schemas import Name, RequestV1
-from control.errors import InvalidFieldError
+from control.errors import InvalidFieldError, TeamNotFoundError
 
 
 class TeamRequestV1(RequestV1):
@@ -18,3 +18,9 @@ def check_team(request: ApiRequest, body: TeamRequestV1, field: str = "team_name
     name = request.caller.workspace_name
     if body.team_name not in (None, name):
         raise InvalidFieldError(field, f"a workspace has one team, its own: leave it out, or write {name}")
+
+
+def check_team_id(request: ApiRequest) -> None:
+    """Refuse the path of another team with 404."""
+    if request.path["team_id"] != request.workspace_id:
+        raise TeamNotFoundError

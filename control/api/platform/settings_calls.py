@@ -14,8 +14,28 @@ from control.api.platform.fixed_settings import (
     BackpressureSettingsV1,
 )
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import ResponseV1
+from control.api.protocol.schemas import RequestV1, ResponseV1
+from control.errors import NoBuildConfigError, NoReplicaEndError
 from control.resources.platform import deployments
+
+
+class DeploymentConfigV1(ResponseV1):
+    """The configuration of a build, which no deployment has."""
+
+    config: None
+    raw_config: None
+
+
+class DeploymentConfigQueryV1(RequestV1):
+    """The form of the configuration."""
+
+    output_format: Literal["raw", "parsed", "both"] = "both"
+
+
+class EndedReplicaV1(ResponseV1):
+    """The end of a replica, which is its owner's to bring about."""
+
+    success: bool
 
 
 class SettingsUnchangedV1(ResponseV1):
@@ -34,6 +54,16 @@ async def _patch_autoscaling(request: ApiRequest, environment: str | None = None
 async def _patch_backpressure(request: ApiRequest) -> BackpressureSettingsV1:
     await deployments.read_deployment(request.store, deployment_ref(request))
     return BackpressureSettingsV1(**BACKPRESSURE_SETTINGS)
+
+
+async def _get_config(request: ApiRequest) -> DeploymentConfigV1:
+    await deployments.read_deployment(request.store, deployment_ref(request))
+    raise NoBuildConfigError
+
+
+async def _delete_replica(request: ApiRequest) -> EndedReplicaV1:
+    await deployments.read_deployment(request.store, deployment_ref(request))
+    raise NoReplicaEndError
 
 
 _DEPLOYMENTS = "/v1/models/{model_id}/deployments"
@@ -58,6 +88,19 @@ OPERATIONS = (
         *("Backpressure of a deployment", BackpressureSettingsV1),
         body=BackpressureRequestV1,
         errors=(404,),
+        tag="Models",
+    ),
+    Operation(
+        *("GET", f"{_DEPLOYMENTS}/{{deployment_id}}/config", _get_config),
+        *("Configuration of a deployment's build", DeploymentConfigV1),
+        query=DeploymentConfigQueryV1,
+        errors=(404,),
+        tag="Models",
+    ),
+    Operation(
+        *("DELETE", f"{_DEPLOYMENTS}/{{deployment_id}}/replicas/{{replica_id}}", _delete_replica),
+        *("End a replica of a deployment", EndedReplicaV1),
+        errors=(404, 409),
         tag="Models",
     ),
 )

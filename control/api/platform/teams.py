@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from control.api.changes.team import check_team_id
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
-from control.errors import TeamNotFoundError
 from control.records.times import time_text
 from control.resources.workspaces import read_workspace
 
@@ -42,8 +42,7 @@ async def _list(request: ApiRequest) -> TeamsResponseV1:
 
 
 async def _get(request: ApiRequest) -> TeamV1:
-    if request.path["team_id"] != request.workspace_id:
-        raise TeamNotFoundError
+    check_team_id(request)
     return await read_team(request)
 
 

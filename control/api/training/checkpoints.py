@@ -3,27 +3,32 @@
 See docs/reference/training.md#checkpoints.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
 
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import ResponseV1, TimeText
+from control.api.protocol.schemas import DECIMAL, RequestV1, ResponseV1, TimeText
 from control.api.training.job_schemas import TrainingJobV1, job_response
 from control.api.training.jobs import job_ref
 from control.long_work import beside
 from control.records.times import time_text
 from control.records.training import CheckpointRecord
 from control.resources.training import checkpoints
+from control.resources.training.checkpoints import ListedFiles
 from control.resources.training.download_links import Link
 from policy.training.reports import CheckpointFile
+
+MAX_FILES_AT_ONCE = 1000
+_MAX_TOKEN = 2**53 - 1
 
 
 class CheckpointV1(ResponseV1):
     """A checkpoint. `base_model` and `lora_adapter_config` are those of a LoRA adapter, as its configuration says."""
 
+    id: str = Field(description="The same as `checkpoint_id`.")
     checkpoint_id: str
     created_at: TimeText
     checkpoint_type: Literal["FULL", "LORA"]
@@ -57,6 +62,31 @@ class CheckpointFilesResponseV1(ResponseV1):
     files: list[CheckpointFileV1]
 
 
+class JobFilesQueryV1(RequestV1):
+    """Selects a page of files. Tokens are those of the answer before."""
+
+    page_size: Annotated[int, Field(ge=1, le=MAX_FILES_AT_ONCE), DECIMAL] = MAX_FILES_AT_ONCE
+    page_token: Annotated[int, Field(ge=0, le=_MAX_TOKEN), DECIMAL] = 0
+
+
+class JobFileV1(ResponseV1):
+    """A file of a checkpoint. `url` opens without credentials for an hour."""
+
+    url: str
+    relative_file_name: str = Field(description="The checkpoint's id, and the file's path in it.")
+    node_rank: int = Field(description="Always 0: all nodes share the checkpoints.")
+    size_bytes: int
+    last_modified: TimeText = Field(description="When the checkpoint's newest file changed last.")
+
+
+class JobFilesResponseV1(ResponseV1):
+    """A page of the files of a job's checkpoints that are in the store."""
+
+    presigned_urls: list[JobFileV1]
+    next_page_token: int | None = Field(description="Null: there are no more.")
+    total_count: int
+
+
 async def _get(request: ApiRequest) -> Encoded:
     job, records = await checkpoints.list_checkpoints(request.store, job_ref(request))
     job_members = job_response(job).model_dump()
@@ -77,10 +107,27 @@ async def _get_files(request: ApiRequest) -> Encoded:
     return Encoded(await beside(request.workspace_id, len(listed.files), encoded))
 
 
+async def _get_job_files(request: ApiRequest) -> Encoded:
+    query = request.query_as(JobFilesQueryV1)
+    listed = await checkpoints.list_job_files(request.store, job_ref(request), query.page_token, query.page_size)
+    count = sum(len(page.files) for page in listed.pages)
+    end = query.page_token + count
+    members = {"next_page_token": end if count and end < listed.total else None, "total_count": listed.total}
+
+    def encoded() -> Pieces:
+        files = [_job_file(request, page, file) for page in listed.pages for file in page.files]
+        return encode_object(
+            {"presigned_urls": Array([(file.model_dump_json().encode(),) for file in files]), **members}
+        )
+
+    return Encoded(await beside(request.workspace_id, count, encoded))
+
+
 def _encoded(record: CheckpointRecord) -> tuple[bytes]:
     config = record.lora_adapter_config
     checkpoint = CheckpointV1.model_validate(
         {
+            "id": record.id,
             "checkpoint_id": record.id,
             "created_at": time_text(record.created_at_ms),
             "checkpoint_type": record.checkpoint_type,
@@ -99,12 +146,27 @@ def _file(request: ApiRequest, file: CheckpointFile, link: Link) -> CheckpointFi
         path=file.path,
         size_bytes=file.size_bytes,
         sha256=file.sha256,
-        url=f"{request.origin}/training/files/{request.dependencies.links.seal(link)}",
+        url=_url(request, link),
         expires_at=time_text(link.expires_at_ms),
     )
 
 
-_PATH = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/checkpoints"
+def _job_file(request: ApiRequest, listed: ListedFiles, file: CheckpointFile) -> JobFileV1:
+    return JobFileV1(
+        url=_url(request, listed.link(file)),
+        relative_file_name=f"{listed.record.id}/{file.path}",
+        node_rank=0,
+        size_bytes=file.size_bytes,
+        last_modified=time_text(listed.record.created_at_ms),
+    )
+
+
+def _url(request: ApiRequest, link: Link) -> str:
+    return f"{request.origin}/training/files/{request.dependencies.links.seal(link)}"
+
+
+_JOB = "/v1/training_projects/{training_project_id}/jobs/{training_job_id}"
+_PATH = f"{_JOB}/checkpoints"
 OPERATIONS = (
     Operation(
         *("GET", _PATH, _get, "List checkpoints of a training job", CheckpointsResponseV1),
@@ -115,6 +177,13 @@ OPERATIONS = (
         *("GET", f"{_PATH}/{{checkpoint_id}}/files", _get_files, "List files of a checkpoint"),
         CheckpointFilesResponseV1,
         errors=(404, 409),
+        tag="Training",
+    ),
+    Operation(
+        *("GET", f"{_JOB}/checkpoint_files", _get_job_files, "List files of all checkpoints of a training job"),
+        JobFilesResponseV1,
+        query=JobFilesQueryV1,
+        errors=(400, 404),
         tag="Training",
     ),
 )

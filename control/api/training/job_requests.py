@@ -26,6 +26,7 @@ from control.api.training.job_members import (
 from control.api.training.job_schemas import AvailabilityModel
 from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
+from control.resources.training.session_changes import MAX_MINUTES
 from control.resources.uploads.grants import BUCKET
 from policy.training.artifacts import MAX_ARTIFACTS
 from policy.training.job_spec import (
@@ -86,6 +87,10 @@ _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length
 _Memory = Annotated[str, Field(pattern=f"^{_MEMORY.pattern}$", examples=["512Mi", "2Gi"])]
 _GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["H100"])]
 _Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$", examples=["python:3.12"])]
+
+Trigger = Literal["on_startup", "on_failure", "on_demand"]
+TimeoutMinutes = Annotated[int, Field(ge=1, le=MAX_MINUTES), INTEGRAL]
+_Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL]
 
 
 class TrainingImageRequestV1(RequestV1):
@@ -210,8 +215,8 @@ class TrainingRuntimeRequestV1(RequestV1):
 class InteractiveSessionRequestV1(RequestV1):
     """The offer of a shell on each node: when, and for how long from then on."""
 
-    trigger: Literal["on_startup", "on_failure", "on_demand"] | None = "on_demand"
-    timeout_minutes: Annotated[int, Field(ge=1, le=10_080), INTEGRAL] | None = DEFAULT_SESSION_MINUTES
+    trigger: Trigger | None = "on_demand"
+    timeout_minutes: TimeoutMinutes | None = DEFAULT_SESSION_MINUTES
     session_provider: SessionProvider | None = Field(None, description="Null or `vs_code`: a shell in a browser.")
     auth_provider: AuthProvider | None = Field(None, description="Null or `microsoft`: the codes of `auth_codes`.")
 
@@ -226,9 +231,7 @@ class NewTrainingJobRequestV1(RequestV1):
     compute: TrainingComputeRequestV1 | None = Field(None, description="Null: one node with one CPU and 2 GiB.")
     runtime: TrainingRuntimeRequestV1 | None = Field(None, description="Null: no commands.")
     name: Name | None = None
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL] | None = Field(
-        0, description="Higher ones start first."
-    )
+    priority: _Priority | None = Field(0, description="Higher ones start first.")
     availability_model: AvailabilityModel | None = Field(
         None, description="A `spot` job may be preempted by a waiting `dedicated` one. Null: `dedicated`."
     )
@@ -275,3 +278,10 @@ class CreateTrainingJobRequestV1(RequestV1):
     """The training job to create."""
 
     training_job: NewTrainingJobRequestV1
+
+
+class UpdateTrainingJobRequestV1(RequestV1):
+    """The new place of a waiting job in the queue. Null or left out: as it is."""
+
+    priority: _Priority | None = Field(None, description="Higher ones start first.")
+    availability_model: AvailabilityModel | None = None

@@ -5,7 +5,7 @@ from functools import partial
 
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.training.job_requests import CreateTrainingJobRequestV1
+from control.api.training.job_requests import CreateTrainingJobRequestV1, UpdateTrainingJobRequestV1
 from control.api.training.job_schemas import (
     DeletedTrainingJobV1,
     JobsOfTrainingProjectV1,
@@ -63,6 +63,11 @@ async def _stop(request: ApiRequest) -> TrainingJobResponseV1:
     return _response(job)
 
 
+async def _patch(request: ApiRequest) -> TrainingJobResponseV1:
+    body = request.body_as(UpdateTrainingJobRequestV1)
+    return _response(await jobs.update_job(request.store, job_ref(request), body.priority, body.availability_model))
+
+
 async def _delete(request: ApiRequest) -> DeletedTrainingJobV1:
     ref = job_ref(request)
     job = job_response(await jobs.remove_job(request.store, ref))
@@ -96,6 +101,12 @@ OPERATIONS = (
     ),
     Operation("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1, errors=(404,), tag=_TAG),
     Operation("GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), tag=_TAG),
+    Operation(
+        *("PATCH", _ONE, _patch, "Move a waiting training job in the queue", _ANSWER),
+        body=UpdateTrainingJobRequestV1,
+        errors=(404, 409),
+        tag=_TAG,
+    ),
     Operation("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1, errors=(404, 409), tag=_TAG),
     Operation("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER, errors=(404, 409), tag=_TAG),
     Operation(

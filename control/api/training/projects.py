@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from control.api.changes.team import TeamRequestV1, check_team
+from control.api.changes.team import TeamRequestV1, check_team, check_team_id
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DeletedV1, Name, RequestV1, ResponseV1, TimeText
@@ -70,6 +70,16 @@ async def _post(request: ApiRequest) -> TrainingProjectResponseV1:
     return _response(request, await projects.put_project(request.store, request.workspace_id, new.name))
 
 
+async def _post_of_team(request: ApiRequest) -> TrainingProjectResponseV1:
+    check_team_id(request)
+    return await _post(request)
+
+
+async def _list_of_team(request: ApiRequest) -> Encoded:
+    check_team_id(request)
+    return await _list(request)
+
+
 async def _get(request: ApiRequest) -> TrainingProjectResponseV1:
     id = request.path["training_project_id"]
     return _response(request, await projects.read_project(request.store, request.workspace_id, id))
@@ -120,6 +130,7 @@ def _response(request: ApiRequest, project: ProjectSummary) -> TrainingProjectRe
 
 _TAG = "Training"
 _PATH = "/v1/training_projects"
+_OF_TEAM = "/v1/teams/{team_id}/training_projects"
 _ONE = f"{_PATH}/{{training_project_id}}"
 OPERATIONS = (
     Operation(
@@ -129,6 +140,17 @@ OPERATIONS = (
         tag=_TAG,
     ),
     Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),
+    Operation(
+        *("POST", _OF_TEAM, _post_of_team, "Create a training project of a team", TrainingProjectResponseV1),
+        body=PutTrainingProjectRequestV1,
+        errors=(400, 404, 409),
+        tag=_TAG,
+    ),
+    Operation(
+        *("GET", _OF_TEAM, _list_of_team, "List training projects of a team", TrainingProjectsResponseV1),
+        errors=(404,),
+        tag=_TAG,
+    ),
     Operation("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1, errors=(404,), tag=_TAG),
     Operation(
         *("GET", f"{_ONE}/cache/summary", _cache, "Get the summary of a training project's cache"),

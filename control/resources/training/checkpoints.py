@@ -47,6 +47,14 @@ class ListedFiles:
         return Link(self.workspace_id, self.record.id, self.record.location, file.path, self.expires_at_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """A part of the files of a job's checkpoints, and how many there are in all."""
+
+    pages: Sequence[ListedFiles]
+    total: int
+
+
 async def take_reports(
     store: Store, job_id: str, attempt: int, reports: Sequence[CheckpointReport]
 ) -> TakenCheckpoints:
@@ -89,6 +97,25 @@ async def list_files(store: Store, ref: JobRef, checkpoint_id: str) -> ListedFil
         if files is None:
             raise CheckpointNotSyncedError
         return ListedFiles(ref.workspace_id, record, files, now_ms() + VALID_MS)
+
+
+async def list_job_files(store: Store, ref: JobRef, offset: int, limit: int) -> JobFiles:
+    """A page of the files of all checkpoints of a job that are in the store: by checkpoint, the oldest first."""
+    pages = list[ListedFiles]()
+    async with store.read() as conn:
+        await find_job(conn, ref)
+        expires_at_ms = now_ms() + VALID_MS
+        first = 0
+        for id, count in await checkpoint_rows.file_counts(conn, ref.job_id):
+            part = slice(max(0, offset - first), max(0, offset + limit - first))
+            first += count
+            if part.start < min(part.stop, count):
+                record = await checkpoint_rows.find_checkpoint(conn, id)
+                files = await checkpoint_rows.get_files(conn, id)
+                if record is not None and files is not None:
+                    ordered = sorted(files, key=lambda file: file.path)
+                    pages.append(ListedFiles(ref.workspace_id, record, ordered[part], expires_at_ms))
+    return JobFiles(pages, first)
 
 
 async def find_file(store: Store, links: LinkSealer, token: str) -> tuple[Link, CheckpointFile]:

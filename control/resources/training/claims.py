@@ -61,7 +61,7 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
             raise TrainingJobNotFoundError
         token = f"{job_id}.{secrets.token_urlsafe(_TOKEN_BYTES)}"
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
-        restore = await _restore(tx.conn, job)
+        restore = await find_restore(tx.conn, job)
         spec = await job_rows.get_spec(tx.conn, job_id)
         needs = {LOADS: spec.load, CACHES: spec.cache, UNPACKS: spec.artifacts}
         if any(needed and ability not in abilities for ability, needed in needs.items()):
@@ -128,7 +128,7 @@ async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> Open
 _REMEDY = "Add the key that sealed it to TOLLGATE_SECRET_KEY."
 
 
-async def _restore(conn: Connection, job: JobRecord) -> Restore | None:
+async def find_restore(conn: Connection, job: JobRecord) -> Restore | None:
     """The last checkpoint of the job, else of the job that it repeats, and so on. None if there is none.
 
     CheckpointsSyncingError while one is on its way into the store. Deleted jobs have none.

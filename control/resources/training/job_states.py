@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
+from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError, JobNotWaitingError
 from control.records.training import JobRecord
 from policy.training.reports import JobReport
 from policy.training.statuses import (
@@ -107,7 +107,7 @@ def claimed(job: JobRecord, attempt: int, environment_digest: str, now_ms: int) 
     if job.status not in QUEUED or job.stop_requested or job.is_deleted or job.attempt != attempt:
         raise JobNotClaimableError
     attempt_of = replace(job, attempt=attempt + 1, environment_digest=environment_digest)
-    fresh = replace(attempt_of, error_message=None, nodes=(), output_offsets={})
+    fresh = replace(attempt_of, error_message=None, nodes=(), output_offsets={}, claimed_at_ms=now_ms)
     return _touched(job, _moved(fresh, JobEvent.CLAIMED, now_ms), now_ms)
 
 
@@ -117,6 +117,16 @@ def stopped(job: JobRecord, now_ms: int) -> JobRecord:
         raise JobEndedError
     after = _moved(job, JobEvent.WAS_STOPPED, now_ms) if job.status in QUEUED else replace(job, stop_requested=True)
     return _touched(job, after, now_ms)
+
+
+def requeued(job: JobRecord, priority: int | None, availability_model: str | None, now_ms: int) -> JobRecord:
+    """The waiting job at another place in the queue. None: as it is. JobNotWaitingError if it does not wait."""
+    if priority is None and availability_model is None:
+        return job
+    if job.status not in QUEUED:
+        raise JobNotWaitingError
+    place = replace(job, priority=job.priority if priority is None else priority)
+    return _touched(job, replace(place, availability_model=availability_model or job.availability_model), now_ms)
 
 
 def deleted(job: JobRecord, now_ms: int) -> JobRecord:
@@ -157,6 +167,7 @@ def _moved(job: JobRecord, event: JobEvent, now_ms: int) -> JobRecord:
         status=status,
         ended_at_ms=now_ms if has_ended else job.ended_at_ms,
         environment_digest=None if is_over else job.environment_digest,
+        claimed_at_ms=None if status in QUEUED else job.claimed_at_ms,
     )
 
 

@@ -85,6 +85,15 @@ async def stop_job(store: Store, ref: JobRef) -> JobSummary:
     return await _change(store, ref, "stop", job_states.stopped)
 
 
+async def update_job(store: Store, ref: JobRef, priority: int | None, availability_model: str | None) -> JobSummary:
+    """Move a waiting job in the queue; None leaves a value as it is. JobNotWaitingError if it does not wait."""
+
+    def changed(job: JobRecord, now_ms: int) -> JobRecord:
+        return job_states.requeued(job, priority, availability_model, now_ms)
+
+    return await _change(store, ref, "update", changed)
+
+
 async def remove_job(store: Store, ref: JobRef) -> JobSummary:
     """Delete an ended job: nobody sees it from now on, and the trainer removes what is left of it."""
     return await _change(store, ref, "delete", job_states.deleted)

@@ -12,6 +12,11 @@ REFUSED = {
     "post_models_deployments": "source",
     "patch_models_environments, min_replica": "autoscaling_settings.min_replica",
     "patch_models_deployments_autoscaling_settings, min_replica": "min_replica",
+    "get_models_deployments_config": "builds no models",
+    "delete_models_deployments_replicas": "stopped by their owner",
+    "patch_training_projects_jobs, running": "does not wait",
+    "patch_training_capacity": "operator's setting",
+    "post_training_projects_jobs_ssh_sign": "no SSH",
     "post_models_environments_pause_promotion": NO_PROMOTION,
     "post_models_environments_resume_promotion": NO_PROMOTION,
     "post_models_environments_cancel_promotion": NO_PROMOTION,
@@ -20,17 +25,8 @@ REFUSED = {
 }
 """The methods (with their case) that answer a 4xx, and what its text must name."""
 OPEN = {
-    "get_models_deployments_config": "Tollgate has no configuration of a build to show.",
-    "delete_models_deployments_replicas": "The list of replicas is replaced as a whole; there is no path per replica.",
-    "get_training_projects_jobs_checkpoint_files": "Files are listed per checkpoint, with other members.",
     "get_training_projects_jobs_metrics": "The answer has the job's own metrics, none of its machines.",
     "post_training_projects_jobs_metrics": "Metrics of machines are not collected.",
-    "patch_training_projects_jobs": "A job's priority cannot be changed.",
-    "patch_training_projects_jobs_interactive_sessions": "A session's trigger and timeout cannot be changed.",
-    "get_users_me": "Nobody is told who the key is of.",
-    "get_training_capacity": "The capacity is not shown.",
-    "patch_training_capacity": "The capacity is a setting; the refusal does not say so.",
-    "get_training_jobs_queue_context": "A waiting job does not say what it waits for.",
 }
 """The methods that fail, and why."""
 HOLDING = ("works", "refused", "not ours")

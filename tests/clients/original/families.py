@@ -16,8 +16,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "teams_llm_models",
         "teams_models",
         "teams_regions",
-        "teams_secrets",
-        "teams_training_projects",
         "token",
         "users",
     ),
@@ -36,7 +34,6 @@ FAMILIES: dict[str, tuple[str, ...]] = {
         "models_environments_metrics",
         "models_environments_startups",
     ),
-    "shells on the machines of training": ("training_projects_jobs_ssh_sign",),
     "calls of chains": ("run_remote", "async_run_remote"),
 }
 """Prefixes of methods by family, without the method's verb."""

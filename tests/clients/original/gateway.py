@@ -20,11 +20,30 @@ def run(sdk: Recorder, place: Place) -> None:
     run_events(sdk, place)
 
 
+def run_team_secrets(sdk: Recorder, place: Place, name: str) -> None:
+    """Run the same below the workspace's own team, which has the secret of this name."""
+    team = {"team_id": place.control("GET", "/v1/teams")["teams"][0]["id"]}
+    request = api.UpsertSecretRequest(name=f"team-{name}", value="v")
+    sdk.call("post_teams_secrets", lambda secret: secret.name == f"team-{name}", **team, request=request)
+    sdk.call(
+        "get_teams_secrets",
+        lambda answer: {name, f"team-{name}"} <= {secret.name for secret in answer.secrets},
+        **team,
+    )
+    sdk.call(
+        "delete_teams_secrets",
+        lambda tombstone: tombstone.name not in place.control.items("/v1/secrets", "name"),
+        **team,
+        secret_name=f"team-{name}",
+    )
+
+
 def run_secrets(sdk: Recorder, place: Place) -> None:
     name = f"secret-{sdk.kind}"
     request = api.UpsertSecretRequest(name=name, value="v")
     sdk.call("post_secrets", lambda secret: secret.id in place.control.items("/v1/secrets", "id"), request=request)
     sdk.call("get_secrets", lambda answer: name in [secret.name for secret in answer.secrets])
+    run_team_secrets(sdk, place, name)
     sdk.call(
         "delete_secrets",
         lambda tombstone: tombstone.name == name and name not in place.control.items("/v1/secrets", "name"),

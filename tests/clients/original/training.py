@@ -34,6 +34,13 @@ def run(sdk: Recorder, place: Place) -> None:
     project = sdk.call(
         "post_training_projects", lambda answer: answer.training_project.name == name, request=request
     ).training_project.id
+    team = place.control("GET", "/v1/teams")["teams"][0]["id"]
+    sdk.call(
+        "post_teams_training_projects",
+        lambda answer: answer.training_project.id == project,
+        team_id=team,
+        request=request,
+    )
     sdk.call("get_training_projects", lambda answer: project in [one.id for one in answer.training_projects])
     sdk.call(
         "get_training_projects_training_project_id",
@@ -52,7 +59,8 @@ def run(sdk: Recorder, place: Place) -> None:
     where = {"training_project_id": project, "training_job_id": job}
     run_readings(sdk, where)
     until(lambda: place.control.status(f"{path}/cache/summary") == 200, "the summary of the cache")
-    run_surroundings(sdk, where)
+    run_surroundings(sdk, place, where)
+    run_queue(sdk, place, where)
     again = run_life(sdk, place, where)
     run_deletions(sdk, place, where, again)
 
@@ -112,32 +120,64 @@ def run_readings(sdk: Recorder, where: dict[str, str]) -> None:
         **where,
         request=api.GetTrainingJobMetricsRequest(),
     )
+
+
+def run_queue(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
+    """Move a job that waits behind the one that runs, and a session of the latter."""
+    jobs = f"/v1/training_projects/{where['training_project_id']}/jobs"
+    path = f"{jobs}/{where['training_job_id']}"
+    until(lambda: place.control("GET", path)["training_job"]["current_status"].endswith("RUNNING"), "the job runs")
     sdk.call(
-        "patch_training_projects_jobs",
-        lambda answer: answer.training_job.priority == 1,
+        "patch_training_projects_jobs, running",
+        lambda answer: answer is not None,
         **where,
         request=api.UpdateTrainingJobRequest(priority=1),
     )
+    job = {"compute": {"cpu_count": 2, "memory": "256Mi"}, "runtime": {"start_commands": ["true"]}}
+    id = place.control("POST", jobs, {"training_job": job})["training_job"]["id"]
+    sdk.call(
+        "patch_training_projects_jobs",
+        lambda answer: (answer.training_job.priority, answer.training_job.availability_model) == (1, "spot"),
+        **where | {"training_job_id": id},
+        request=api.UpdateTrainingJobRequest(priority=1, availability_model="spot"),
+    )
+    sdk.call(
+        "get_training_jobs_queue_context",
+        lambda context: (
+            (context.target_job_id, context.released_at, context.gpu_type) == (id, None, "")
+            and [one.training_job_id for one in context.active_at_submit] == [where["training_job_id"]]
+        ),
+        training_job_id=id,
+    )
+    place.control("POST", f"{jobs}/{id}/stop", {})
+    place.control("DELETE", f"{jobs}/{id}")
+    place.control("POST", f"{path}/interactive_session")
+    session = place.control("GET", f"{path}/auth_codes")["auth_codes"][0]["session_id"]
     sdk.call(
         "patch_training_projects_jobs_interactive_sessions",
+        lambda answer: (answer.interactive_session.id, answer.interactive_session.timeout_minutes) == (session, 10),
+        **where,
+        session_id=session,
+        request=api.PatchInteractiveSessionRequest(timeout_minutes=10),
+    )
+    sdk.call(
+        "post_training_projects_jobs_ssh_sign",
         lambda answer: answer is not None,
         **where,
-        session_id="none",
-        request=api.PatchInteractiveSessionRequest(timeout_minutes=10),
+        request=api.SignSSHCertificateRequest(public_key="ssh-ed25519 AAAA", replica_id="0"),
     )
 
 
-def run_surroundings(sdk: Recorder, where: dict[str, str]) -> None:
+def run_surroundings(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
     """The queue, the caches and the files of a job, and the key's owner."""
-    job = where["training_job_id"]
-    sdk.call("get_users_me", lambda user: user is not None)
-    sdk.call("get_training_capacity", lambda capacity: capacity is not None)
+    prefix = place.api_key.partition(".")[0]
+    sdk.call("get_users_me", lambda user: (user.user_id, user.email) == (prefix, None))
+    sdk.call("get_training_capacity", lambda capacity: capacity.gpu_capacities == capacity.team_gpu_capacities == [])
     sdk.call(
         "patch_training_capacity",
         lambda capacity: capacity is not None,
         request=api.PatchTeamTrainingGpuCapacityRequest.model_construct(),
     )
-    sdk.call("get_training_jobs_queue_context", lambda context: context is not None, training_job_id=job)
     sdk.call(
         "get_training_projects_cache_summary",
         lambda summary: summary.project_id == where["training_project_id"],

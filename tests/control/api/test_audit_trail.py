@@ -55,6 +55,9 @@ CHANGE_NOTHING = {
     ("POST", f"{_JOB}/logs"),
     ("POST", "/v1/training_jobs/search"),
     ("POST", "/graphql/"),  # a question
+    ("PATCH", "/v1/training/capacity"),
+    ("POST", f"{_JOB}/ssh/sign"),
+    ("DELETE", f"{_DEPLOYMENT}/{{deployment_id}}/replicas/{{replica_id}}"),
 }
 AUDITED: dict[tuple[str, str], str] = {
     ("POST", f"{G}/endpoints"): "endpoint.create",
@@ -114,10 +117,16 @@ AUDITED: dict[tuple[str, str], str] = {
     ("POST", T): "training_project.create",
     ("DELETE", f"{T}/{{training_project_id}}"): "training_project.delete",
     ("POST", f"{T}/{{training_project_id}}/jobs"): "training_job.create",
+    ("PATCH", _JOB): "training_job.update",
     ("DELETE", _JOB): "training_job.delete",
     ("POST", f"{_JOB}/stop"): "training_job.stop",
     ("POST", f"{_JOB}/recreate"): "training_job.recreate",
     ("POST", f"{_JOB}/interactive_session"): "training_job.begin_sessions",
+    ("PATCH", f"{_JOB}/interactive_session"): "training_job.update_sessions",
+    ("PATCH", f"{_JOB}/interactive_sessions/{{session_id}}"): "training_job.update_sessions",
+    ("POST", "/v1/teams/{team_id}/training_projects"): "training_project.create",
+    ("POST", "/v1/teams/{team_id}/secrets"): "secret.create",
+    ("DELETE", "/v1/teams/{team_id}/secrets/{name}"): "secret.delete",
 }
 REFUSED_WHILE_POINTED_TO = {("DELETE", f"{_DEPLOYMENT}/development"), ("DELETE", f"{_DEPLOYMENT}/production")}
 
@@ -239,6 +248,7 @@ async def walk_training(walk: Walk) -> None:
     project = {"training_project_id": answer["training_project"]["id"]}
     body = training.job_body(environment_variables={"HF_TOKEN": ENVIRONMENT_VALUE})
     first = (await walk("POST", f"{T}/{{training_project_id}}/jobs", body, **project))["training_job"]["id"]
+    await walk("PATCH", _JOB, {"priority": 1}, **project, training_job_id=first)
     await walk("POST", f"{_JOB}/stop", **project, training_job_id=first)
     again = (await walk("POST", f"{_JOB}/recreate", **project, training_job_id=first))["training_job"]["id"]
     await training.end(plane.store, again, Outcome.COMPLETED)
@@ -246,7 +256,14 @@ async def walk_training(walk: Walk) -> None:
     await walk("DELETE", f"{T}/{{training_project_id}}", **project)
     job = (await running_job(plane, None)).record
     running = {"training_project_id": job.project_id, "training_job_id": job.id}
-    await walk("POST", f"{_JOB}/interactive_session", **running)
+    codes = await walk("POST", f"{_JOB}/interactive_session", **running)
+    session = {"session_id": codes["auth_codes"][0]["session_id"]}
+    await walk("PATCH", f"{_JOB}/interactive_session", {"timeout_minutes": 7}, **running)
+    await walk("PATCH", f"{_JOB}/interactive_sessions/{{session_id}}", {"timeout_minutes": 9}, **running, **session)
+    team = {"team_id": plane.workspace_id}
+    await walk("POST", "/v1/teams/{team_id}/training_projects", {"training_project": {"name": "ours"}}, **team)
+    await walk("POST", "/v1/teams/{team_id}/secrets", {"name": "ours", "value": SECRET_VALUE}, **team)
+    await walk("DELETE", "/v1/teams/{team_id}/secrets/{name}", **team, name="ours")
 
 
 def test_every_operation_is_audited_or_changes_nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policy.training.placement import Candidate, Decision, Placed, decide, unfit_field
+from policy.training.placement import Candidate, Decision, Placed, WaitReason, decide, unfit_field, why_waiting
 from policy.training.resources import Host, NodeResources
 
 GPU = "A100"
@@ -210,3 +210,36 @@ def test_spot_jobs_that_would_not_be_enough_run_on() -> None:
 def test_a_host_that_is_gone_holds_nothing() -> None:
     running = [placed(job("lost", cpu=4), "gone")]
     assert decide([host(cpu=4)], running, [job("next", cpu=4)]).starts == {"next": ("h0",)}
+
+
+def why(hosts: Sequence[Host], running: Sequence[Placed], *queue: Candidate) -> list[WaitReason]:
+    return [why_waiting(hosts, running, queue, one) for one in queue]
+
+
+def test_a_job_that_fits_starts() -> None:
+    assert why([host()], [], job("a", cpu=4)) == [WaitReason.STARTS]
+
+
+def test_the_first_that_waits_has_no_room_and_those_behind_it_may_not_have_what_it_needs() -> None:
+    running = [placed(job("r", cpu=2), "h0")]
+    reasons = why([host()], running, job("a", cpu=4), job("b", cpu=1, at=1), job("c", cpu=3, at=2))
+    assert reasons == [WaitReason.NO_ROOM, WaitReason.RESERVED, WaitReason.NO_ROOM]
+
+
+def test_a_job_that_starts_before_leaves_no_room() -> None:
+    assert why([host()], [], job("a", cpu=3), job("b", cpu=2, at=1)) == [WaitReason.STARTS, WaitReason.NO_ROOM]
+
+
+def test_a_dedicated_job_preempts_spot_jobs_if_that_is_enough() -> None:
+    running = [placed(job("r", cpu=2, spot=True), "h0"), placed(job("s", cpu=2), "h0")]
+    assert why([host()], running, job("a", cpu=2)) == [WaitReason.PREEMPTS]
+    assert why([host()], running, job("a", cpu=2, spot=True)) == [WaitReason.NO_ROOM]
+    assert why([host()], running, job("a", cpu=3)) == [WaitReason.NO_ROOM]
+
+
+@given(clusters, candidates)
+@settings(deadline=None)
+def test_why_a_job_waits_is_what_is_decided(hosts: Sequence[Host], jobs: Sequence[Candidate]) -> None:
+    decision = decide(hosts, [], jobs)
+    for one in jobs:
+        assert (why_waiting(hosts, [], jobs, one) is WaitReason.STARTS) == (one.job_id in decision.starts)

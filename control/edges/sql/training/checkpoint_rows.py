@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import JSON, cast, delete, func, insert, select, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -21,6 +21,15 @@ async def list_checkpoints(conn: Connection, job_id: str) -> Sequence[Checkpoint
     query = select(*_COLUMNS).where(_checkpoints.job_id == job_id)
     rows = await conn.execute(query.order_by(_checkpoints.created_at_ms, _checkpoints.id))
     return [CheckpointRecord(*row) for row in rows]
+
+
+async def file_counts(conn: Connection, job_id: str) -> Sequence[tuple[str, int]]:
+    """The id and the number of files of each checkpoint that is in the store, the oldest first."""
+    is_sqlite = conn.dialect.name == "sqlite"
+    files = _checkpoints.files if is_sqlite else cast(_checkpoints.files, JSON)
+    query = select(_checkpoints.id, func.json_array_length(files)).where(_checkpoints.job_id == job_id)
+    query = query.where(_checkpoints.files.is_not(None)).order_by(_checkpoints.created_at_ms, _checkpoints.id)
+    return [(row[0], row[1]) for row in await conn.execute(query)]
 
 
 async def find_checkpoint(conn: Connection, checkpoint_id: str) -> CheckpointRecord | None:

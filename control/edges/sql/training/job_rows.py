@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, delete, func, insert, literal_column, select, union, update
+from sqlalchemy import ColumnElement, delete, func, insert, literal_column, or_, select, union, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -30,6 +30,7 @@ from policy.training.statuses import ENDED, PLACED, QUEUED, SYNCING
 UNFINISHED = QUEUED | PLACED
 _FORGOTTEN_AT_ONCE = 200
 """The most jobs that one transaction forgets: whoever deletes a project may delete a hundred thousand."""
+_JOBS_AT_ONCE = 1000
 _jobs = training_jobs.c
 _FIELDS = tuple(JobRecord.__dataclass_fields__)
 _COLUMNS = tuple(_jobs[name] for name in _FIELDS)
@@ -104,6 +105,14 @@ async def search_jobs(conn: Connection, search: JobSearch) -> list[JobRecord]:
     return await beside(search.workspace_id, len(rows), partial(_records, rows))
 
 
+async def jobs_at(conn: Connection, workspace_id: str, at_ms: int) -> list[JobRecord]:
+    """The jobs of a workspace that were created by then and had not ended, the oldest first: at most 1000."""
+    query = select(*_COLUMNS).where(_jobs.workspace_id == workspace_id, ~_jobs.is_deleted, _jobs.created_at_ms <= at_ms)
+    query = query.where(or_(_jobs.ended_at_ms.is_(None), _jobs.ended_at_ms > at_ms))
+    rows = (await conn.execute(query.order_by(_jobs.created_at_ms, _jobs.id).limit(_JOBS_AT_ONCE))).all()
+    return await beside(workspace_id, len(rows), partial(_records, rows))
+
+
 async def latest_jobs(conn: Connection, project_ids: Iterable[str]) -> Mapping[str, JobRecord]:
     """The newest job of each of these projects, by project; a project without jobs is missing."""
     newest = (
@@ -161,6 +170,12 @@ async def update_job(tx: WriteTx, before: JobRecord, after: JobRecord) -> None:
     changed = {name: value for name, value in _values(after).items() if value != old[name]}
     if changed:
         await tx.conn.execute(update(training_jobs).where(_jobs.id == after.id).values(**changed))
+
+
+async def update_spec(tx: WriteTx, job_id: str, spec: JobSpec) -> None:
+    """Replace the specification of a job that the caller has locked."""
+    text = orjson.dumps(spec.to_wire()).decode()
+    await tx.conn.execute(update(training_jobs).where(_jobs.id == job_id).values(spec=text))
 
 
 async def delete_job(tx: WriteTx, record: JobRecord) -> None:

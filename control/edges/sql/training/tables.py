@@ -50,6 +50,7 @@ training_jobs = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("updated_at_ms", BigInteger, nullable=False),
     Column("ended_at_ms", BigInteger, nullable=True),
+    Column("claimed_at_ms", BigInteger, nullable=True),  # of the present attempt; NULL: it waits
     # policy.training.job_spec.JobSpec. The last column, because it may be long and SQLite reads a row from its start.
     Column("spec", Text, nullable=False),
     Index("ix_training_jobs_workspace_id_created_at_ms_id", "workspace_id", "created_at_ms", "id"),

@@ -26,7 +26,7 @@ from tests.control.trainer import PROJECT, Trainer, add_job, change, stored
 
 JOB = f"/v1/training_projects/{PROJECT}/jobs/tj_1"
 FIELDS = {
-    *("checkpoint_id", "created_at", "checkpoint_type", "base_model", "lora_adapter_config", "size_bytes"),
+    *("id", "checkpoint_id", "created_at", "checkpoint_type", "base_model", "lora_adapter_config", "size_bytes"),
     *("training_job_id", "sync_status"),
 }
 CONTENT = bytes(range(256)) * 8192
@@ -314,3 +314,46 @@ def test_a_link_opens_after_the_keys_were_rotated() -> None:
         LinkSealer((old,)).open(LinkSealer((old,)).seal(link), 10)
     with pytest.raises(CheckpointFileNotFoundError):
         LinkSealer((new,)).open(LinkSealer((old,)).seal(link), 9)
+
+
+async def test_the_files_of_all_checkpoints_are_paged_in_one_order(running: ControlPlane) -> None:
+    parts = [synced(f"step-{n}", "v1", *(file(f"f{m}") for m in range(3)), created_at_ms=n) for n in (1, 2, 3)]
+    (await report(running, *parts, checkpoint("step-4", created_at_ms=4))).ok()
+    ids = [entry["checkpoint_id"] for entry in await listed(running)]
+    names = [f"{id}/f{m}" for id in ids[:3] for m in range(3)]
+    everything = (await running.get(f"{JOB}/checkpoint_files")).ok()
+    assert [one["relative_file_name"] for one in everything["presigned_urls"]] == names
+    assert (everything["next_page_token"], everything["total_count"]) == (None, 9)
+    for size in (1, 2, 4, 9):
+        token = 0
+        read = list[str]()
+        while token is not None:
+            page = (await running.get(f"{JOB}/checkpoint_files?page_size={size}&page_token={token}")).ok()
+            read += [one["relative_file_name"] for one in page["presigned_urls"]]
+            token = page["next_page_token"]
+        assert read == names
+    beyond = (await running.get(f"{JOB}/checkpoint_files?page_token=9")).ok()
+    assert beyond == {"presigned_urls": [], "next_page_token": None, "total_count": 9}
+
+
+async def test_the_files_of_a_job_are_links_that_open(downloads: ControlPlane) -> None:
+    listing = (await downloads.get(f"{JOB}/checkpoint_files")).ok()
+    model = listing["presigned_urls"][0]
+    assert model.keys() == {"url", "relative_file_name", "node_rank", "size_bytes", "last_modified"}
+    assert model["relative_file_name"].endswith("/model.bin")
+    assert (model["node_rank"], model["size_bytes"]) == (0, len(CONTENT))
+    assert model["last_modified"] == "2023-11-14T22:13:20.000Z"
+    answer = await downloads.client.get(model["url"].partition(str(downloads.client.port))[2])
+    assert await answer.read() == CONTENT
+
+
+@pytest.mark.parametrize("query", ["page_size=0", "page_size=1001", "page_token=-1", "page_token=x", "limit=1"])
+async def test_a_bad_page_of_files_names_the_field(sqlite_running: ControlPlane, query: str) -> None:
+    problem = (await sqlite_running.get(f"{JOB}/checkpoint_files?{query}")).refused(400)
+    assert [detail["field"] for detail in problem["details"]] == [query.partition("=")[0]]
+
+
+async def test_files_of_others_are_not_listed(sqlite_running: ControlPlane) -> None:
+    key = (await sqlite_running.another_workspace())["api_key"]
+    (await sqlite_running.get(f"{JOB}/checkpoint_files", key=key)).refused(404)
+    assert (await sqlite_running.get(f"{JOB}/checkpoint_files")).ok()["total_count"] == 0

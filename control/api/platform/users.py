@@ -1,0 +1,26 @@
+"""`/v1/users/me`: a key acts for its workspace, and belongs to no person.
+
+See docs/reference/management-api.md#teams.
+"""
+
+from pydantic import Field
+
+from control.api.protocol.operations import ApiRequest, Operation
+from control.api.protocol.schemas import ResponseV1
+
+
+class UserV1(ResponseV1):
+    """Whoever calls: a key of the workspace."""
+
+    user_id: str = Field(description="The prefix of the key.")
+    email: None = Field(description="Always null: a key belongs to no person.")
+    name: None = Field(description="Always null.")
+    workspace_name: str
+
+
+async def _get(request: ApiRequest) -> UserV1:
+    caller = request.caller
+    return UserV1(user_id=caller.prefix, email=None, name=None, workspace_name=caller.workspace_name)
+
+
+OPERATIONS = (Operation("GET", "/v1/users/me", _get, "Get whoever calls", UserV1, tag="Models"),)

@@ -1,0 +1,1 @@
+"""The operations on the machines that run jobs: the queue for them, and their GPUs."""
