@@ -23,7 +23,7 @@ def plan(number: int = 0, threshold: int = 10) -> Plan:
 
 @pytest.fixture
 def alone() -> LocalLimits:
-    return LocalLimits(60_000, lambda: Share(0, 1), lambda: NOON_MS)
+    return LocalLimits(60_000, lambda: Share(0, 1), lambda: NOON_MS, lambda _key, _group: 0)
 
 
 def test_replaced_plan_keeps_what_was_admitted(alone: LocalLimits) -> None:
@@ -50,7 +50,7 @@ def test_memory_grows_with_pairs_not_with_plan_objects(alone: LocalLimits) -> No
 def test_sweeps_for_idle_pairs_become_rarer_as_pairs_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep visits every pair, so one sweep per new pair would take quadratic time."""
     monkeypatch.setattr(local_limits, "_PLANS_KEPT", 4)
-    alone = LocalLimits(60_000, lambda: Share(0, 1), lambda: NOON_MS)
+    alone = LocalLimits(60_000, lambda: Share(0, 1), lambda: NOON_MS, lambda _key, _group: 0)
     sweeps: list[int] = []
     drop = alone._drop_idle
 
@@ -66,7 +66,7 @@ def test_sweeps_for_idle_pairs_become_rarer_as_pairs_grow(monkeypatch: pytest.Mo
 
 def test_usage_of_other_workers_leaves_with_its_window() -> None:
     now_ms = [NOON_MS]
-    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: now_ms[0])
+    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: now_ms[0], lambda _key, _group: 0)
     half.record_refusal(plan(), LimitStatus(10, 0, 40_001, 0))  # the newest of the ten calls was made 20 s ago
     now_ms[0] += 40_000
     assert isinstance(half.take(plan(), Estimate(1)), LimitHit)
@@ -85,7 +85,7 @@ def tokens_a_minute(threshold: int) -> Plan:
 
 
 def test_tokens_are_bounded_by_twice_the_share_and_one_call() -> None:
-    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS)
+    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS, lambda _key, _group: 0)
     plan_of_tokens = tokens_a_minute(2_000)
     dear = Estimate(10, 890)
     outcomes = [half.take(plan_of_tokens, dear) for _ in range(6)]
