@@ -255,8 +255,6 @@ class RedisCounters:
         """Encode the takes of this tick. Settlements go first, so that they make room for the requests."""
         if self._settlements.ready:
             self._settlements.send_ready()
-        if self.places.is_due:
-            self.places.flush()
         if self.spend.is_due:
             self.spend.flush()
         takes = self._takes_to_send

@@ -75,11 +75,6 @@ class HeldPlaces:
         self.announce: Callable[[str, Sequence[str]], None] = lambda key, groups: None
         self.oldest_lost: Callable[[str], int | None] = lambda key: None
 
-    @property
-    def is_due(self) -> bool:
-        """True if `flush` has something to say."""
-        return bool(self._due)
-
     def held(self, key: str, group: str) -> int:
         """The calls in flight of this worker, whether Redis or it alone has admitted them."""
         own = self._keys.get(key)
@@ -117,19 +112,10 @@ class HeldPlaces:
             self._say_soon(key, own)
 
     def redis_is_back(self) -> None:
-        """Say everything again: it may be another server, or have lost data."""
+        """Say everything again, before any take: it may be another server, or have lost data."""
         for key, own in self._keys.items():
             self._say_soon(key, own)
-
-    def flush(self) -> None:
-        """Enqueue the words of this tick at the client, before its takes."""
-        due = self._due
-        self._due = []
-        for key in due:
-            own = self._keys.get(key)
-            if own is not None and own.is_due:
-                own.is_due = False
-                self._send(key, Says.HOLDS, own)
+        self._flush()
 
     async def close(self) -> None:
         """Say that this worker has ended."""
@@ -158,11 +144,22 @@ class HeldPlaces:
             for compiled in self._soft_refusals.pop(place.key):
                 compiled.refused_until = 0.0
 
+    def _flush(self) -> None:
+        """Enqueue the words of this tick at the client. A caller calls again in a later one."""
+        due = self._due
+        self._due = []
+        for key in due:
+            own = self._keys.get(key)
+            if own is not None and own.is_due:
+                own.is_due = False
+                self._send(key, Says.HOLDS, own)
+
     def _say_soon(self, key: str, own: _KeyPlaces) -> None:
         if not own.is_due:
             own.is_due = True
+            if not self._due:
+                asyncio.get_running_loop().call_soon(self._flush)
             self._due.append(key)
-            self._nodes.schedule_flush()
 
     def _renew(self) -> None:
         """Say again what is in flight, also what an earlier word that was lost has said. Forget what is idle."""
