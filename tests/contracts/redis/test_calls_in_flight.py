@@ -15,8 +15,11 @@ from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts, places_arguments
+from proxy.errors import CountersUnavailableError
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, RPM, START_MS, TPM, group, plan_of
+from tests.redis_relay import relay_to
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
+from tests.waiting import eventually
 
 SECOND = LimitType.CONCURRENT_REQUEST, Unit.SECOND
 MINUTE = LimitType.CONCURRENT_REQUEST, Unit.MINUTE
@@ -39,10 +42,11 @@ class Machines:
         self.now_ms += by_ms
         self.client.set(CLOCK_KEY, self.now_ms)
 
-    async def worker(self, name: str) -> "Worker":
-        patient = RedisClientOptions(deadline_s=10)
-        options = CountersOptions(local_refusals=False, scripts=Scripts.load(REDIS_CLOCK), client=patient)
-        counters = RedisCounters(self.server.url, name, options=options)
+    async def worker(self, name: str, url: str = "", deadline_s: float = 10, on_loss: str = "closed") -> "Worker":
+        client = RedisClientOptions(deadline_s=deadline_s, stall_s=600)
+        scripts = Scripts.load(REDIS_CLOCK)
+        options = CountersOptions(on_loss=on_loss, local_refusals=False, scripts=scripts, client=client)
+        counters = RedisCounters(url or self.server.url, name, options=options)
         await counters.start()
         self.workers.append(counters)
         return Worker(self, counters)
@@ -275,6 +279,55 @@ async def test_what_is_given_back_frees_its_place(machines: Machines) -> None:
         assert await worker.begin(plan) == 1
         worker.counters.give_back(worker.calls.pop())
         await worker.heard()
+
+
+@pytest.mark.parametrize("have_run", [True, False], ids=["takes have run", "takes have not run yet"])
+async def test_takes_that_are_lost_with_their_connection_leave_no_places(machines: Machines, have_run: bool) -> None:
+    async with relay_to(machines.server.socket_path) as relay:
+        worker = await machines.worker("a", relay.url, deadline_s=0.5)
+        assert await worker.begin(FIVE, 2) == 2
+        (relay.replies if have_run else relay.requests).clear()
+        takes = (worker.counters.take(FIVE, ESTIMATE) for _ in range(3))
+        outcomes = await asyncio.gather(*takes, return_exceptions=True)
+        assert {type(one) for one in outcomes} == {CountersUnavailableError}
+        assert machines.in_flight(FIVE) == (5 if have_run else 2)
+        relay.cut()
+        relay.replies.set()
+        relay.requests.set()
+
+        async def are_back() -> bool:
+            return worker.counters.available and machines.in_flight(FIVE) == 2
+
+        await eventually(are_back)
+        await eventually(lambda: worker.counters.places.oldest_lost(FIVE.key) is None)
+        assert await worker.begin(FIVE, 4) == 3
+        await worker.end(5)
+        assert machines.in_flight(FIVE) == 0
+
+
+async def test_calls_that_a_worker_admits_alone_count_when_redis_is_back(machines: Machines) -> None:
+    async with relay_to(machines.server.socket_path) as relay:
+        worker = await machines.worker("a", relay.url, deadline_s=0.5, on_loss="local")
+        assert await worker.begin(FIVE, 2) == 2
+        relay.requests.clear()
+        relay.cut()
+
+        async def takes_alone() -> bool:
+            await worker.begin(FIVE)
+            return worker.counters.local_decisions > 0
+
+        await eventually(takes_alone)
+        await worker.begin(FIVE, 9)
+        assert len(worker.calls) == 5, "it is alone: its share is all of it"
+        relay.requests.set()
+
+        async def all_count() -> bool:
+            return machines.in_flight(FIVE) == 5
+
+        await eventually(all_count)
+        await eventually(lambda: worker.counters.available)
+        await worker.end(5)
+        assert machines.in_flight(FIVE) == 0
 
 
 async def test_a_closed_worker_leaves_no_places(machines: Machines) -> None:

@@ -8,6 +8,7 @@ from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.redis import local_limits
+from proxy.edges.redis.admission_requests import PlanPlace
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.worker_roster import Share
 
@@ -109,3 +110,22 @@ def test_margin_that_redis_counted_is_not_returned_here(alone: LocalLimits) -> N
     assert isinstance(here, Taken)
     alone.record_settlement(here.reservations[0]._replace(local=False), 10)
     assert isinstance(alone.take(plan_of_tokens, dear), LimitHit)
+
+
+def test_calls_in_flight_are_bounded_by_the_share_of_the_threshold() -> None:
+    in_flight = [0]
+    limits = (Limit(LimitType.CONCURRENT_REQUEST, Unit.MINUTE, 5), Limit(LimitType.REQUEST, Unit.MINUTE, 100))
+    limited = plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", limits)
+    place = PlanPlace(limited.key, limited.groups, lambda _place: None)
+    half = LocalLimits(60_000, lambda: Share(0, 2), lambda: NOON_MS, lambda _key, _group: in_flight[0])
+    for in_flight[0] in range(3):
+        granted = half.take(limited, Estimate(1), place)
+        assert isinstance(granted, Taken)
+        assert granted.place is place
+    in_flight[0] = 3
+    hit = half.take(limited, Estimate(1), place)
+    assert isinstance(hit, LimitHit)
+    assert (hit.bound.limit.type, hit.bound.limit.threshold) == (LimitType.CONCURRENT_REQUEST, 5)
+    assert hit.retry_after_s == 1
+    in_flight[0] = 2
+    assert isinstance(half.take(limited, Estimate(1), place), Taken)
