@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from policy.limits.counter_hash import MOST_THRESHOLDS, CounterHash, Counts
 from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound
+from policy.limits.in_flight.places import RETRY_MS, Places
 from policy.limits.kinds import Kind, LimitType, Unit
 from policy.limits.limit import Limit
-from policy.limits.places import RETRY_MS, Places
 from policy.limits.settlement import Estimate, Settlement
 from policy.limits.take_numbers import TakeLog, TakeRecord, TakeStamp
 from policy.limits.windows import RollingLog, granule_ms, is_exact, until_end_ms, window_ms
@@ -183,9 +183,9 @@ class _InFlight:
         """The places after the take. One without a stamp takes none: whoever decides alone knows its own."""
         if stamp is None or not admitted:
             return self._places
-        taken = (stamp.number, stamp.answered_through, admitted)
+        its_take = (stamp.number, stamp.answered_through, admitted)
         return {
-            group: one.with_entry(stamp.incarnation, one.entry(stamp.incarnation).with_take(*taken))
+            group: one.with_entry(stamp.incarnation, one.entry(stamp.incarnation).with_take(*its_take))
             for group, one in self._places.items()
         }
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from policy.limits.counter_layout import DAY_PAIR
+from policy.limits.in_flight.places import NO_PLACES, Places
 from policy.limits.kinds import Kind, Rolling, window_number
 from policy.limits.limit import Limit
-from policy.limits.places import NO_PLACES, Places
 from policy.limits.take_numbers import TakeLog
 from policy.limits.windows import RollingLog, day_of, window_ms
 

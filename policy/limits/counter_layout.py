@@ -60,7 +60,7 @@ def bucket_key(owner_group: str, slug: str) -> str:
 def kind_mask(limits: Iterable[Limit]) -> int:
     """The limits that bind one counting group, as a bit mask of their kinds and of the exact ones among them.
 
-    Calls in flight are not in it: no settlement corrects their count (`policy/limits/places.py`).
+    Calls in flight are not in it: no settlement corrects their count (`policy/limits/in_flight/places.py`).
     """
     mask = 0
     for limit in limits:
@@ -159,7 +159,7 @@ def windows_field(group: str, kind: Kind) -> str:
 
 
 def places_field(group: str) -> str:
-    """The field with a group's calls in flight, by worker incarnation (`policy/limits/places.py`)."""
+    """The field with a group's calls in flight, by worker incarnation (`policy/limits/in_flight/places.py`)."""
     return group + PLACES_SUFFIX
 
 

@@ -6,8 +6,8 @@ See docs/reference/limits.md#counter-layout.
 from collections.abc import Iterable
 
 from policy.limits.counter_layout import AHEAD, COUNT, DAY_PAIR, HASH_EXPIRY_S, MARGIN, MASK_PAGE, PLACES_SUFFIX
+from policy.limits.in_flight.places import FORGOTTEN_MS, RETRY_MS, SILENT_MS
 from policy.limits.kinds import KIND_NUMBER, KINDS, Calendar, Rolling
-from policy.limits.places import FORGOTTEN_MS, RETRY_MS, SILENT_MS
 from policy.limits.windows import EXACT_UP_TO, granule_ms
 
 

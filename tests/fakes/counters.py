@@ -10,8 +10,8 @@ from policy.limits.admission import Decision, Tightest, admit, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
+from policy.limits.in_flight.places import NO_PLACES, HeldPlaces
 from policy.limits.kinds import LimitType
-from policy.limits.places import NO_PLACES, HeldPlaces
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Place, Taken, closed_hit
@@ -28,7 +28,7 @@ class FakeCounters:
         self.books: dict[str, CounterHash] = {}
         self.settled: list[Settlement] = []
         self.in_flight = Counter[tuple[str, str]]()
-        """By key and group."""
+        """The calls in flight, by key and group."""
         self._now_ms = now_ms
         self._lease_ms = lease_ms(request_timeout_s)
         self.numbers: Iterator[int] = count(1)
@@ -99,8 +99,8 @@ class FakeCounters:
         book = self._book(plan.key)
         limited = [bound.counting_group for bound in plan.bounds if bound.limit.type.is_concurrent]
         for group in limited:
-            held = HeldPlaces(held=self.in_flight[plan.key, group])
-            book.places[group] = NO_PLACES.at(self._now_ms()).with_entry("", held)
+            its_places = HeldPlaces(calls=self.in_flight[plan.key, group])
+            book.places[group] = NO_PLACES.at(self._now_ms()).with_entry("", its_places)
         decision = admit(book, plan.bounds, (estimate,), self._now_ms())
         requests = _status(plan, decision.requests)
         tokens = _status(plan, decision.tokens)

@@ -28,8 +28,8 @@ from policy.limits.counter_layout import (
     time_ms,
     windows_field,
 )
+from policy.limits.in_flight.places import calls_in_flight
 from policy.limits.kinds import KIND_NUMBER
-from policy.limits.places import calls_in_flight
 from policy.limits.windows import until_end_ms
 from runtime.redis.routed import Keyed, RoutedRedis
 from runtime.redis.script import RedisScript

@@ -1,9 +1,8 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
-The worker reports that it serves and what it has counted, and asks to have unknown keys confirmed; the supervisor
-answers. Calls to platform models ask for their replicas here. The worker says where it may hold places in limits of
-calls in flight. The supervisor says that calls may reserve by HARD spend
-limits, and which trees to reserve in again. Must not carry a secret or an API key.
+The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys confirmed
+and for replicas. The supervisor answers, and says that calls may reserve by HARD spend limits, and which trees to
+reserve in again. Must not carry a secret or an API key.
 """
 
 import asyncio

@@ -370,12 +370,12 @@ class RedisCounters:
             answer.set_exception(CountersUnavailableError())
             return
         try:
-            taken = self._local.take(compiled.plan, estimate, compiled.place)
+            decision = self._local.take(compiled.plan, estimate, compiled.place)
         except CountersUnavailableError as error:
             answer.set_exception(error)
             return
-        answer.set_result(taken)
-        if compiled.place is not None and isinstance(taken, Taken):
+        answer.set_result(decision)
+        if compiled.place is not None and isinstance(decision, Taken):
             self.places.taken(compiled.place, 0, 1)
         if not self.local_decisions:
             _log.warning("Redis is lost; this worker enforces its share of each limit from memory (%s).",

@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 
-from policy.limits.places import RENEWAL_S, Says, Word
+from policy.limits.in_flight.places import RENEWAL_S, Says, Word
 from proxy.edges.redis.admission_requests import CompiledPlan, PlanPlace
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes, execute
@@ -30,11 +30,11 @@ class _KeyPlaces:
     `is_due`: the next flush says how many they are. `is_idle`: there were none at the last renewal.
     """
 
-    __slots__ = ("answered", "held", "is_due", "is_idle", "slot")
+    __slots__ = ("answered", "calls", "is_due", "is_idle", "slot")
 
     def __init__(self, key: str) -> None:
         self.slot = slot_of(key.encode())
-        self.held: dict[str, int] = {}
+        self.calls: dict[str, int] = {}
         self.answered = 0
         self.is_due = False
         self.is_idle = False
@@ -78,7 +78,7 @@ class HeldPlaces:
     def held(self, key: str, group: str) -> int:
         """The calls in flight of this worker, whether Redis or it alone has admitted them."""
         own = self._keys.get(key)
-        return 0 if own is None else own.held.get(group, 0)
+        return 0 if own is None else own.calls.get(group, 0)
 
     def place(self, key: str, groups: Sequence[str]) -> PlanPlace:
         """The place of a plan's calls."""
@@ -92,9 +92,9 @@ class HeldPlaces:
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RENEWAL_S, self._renew)
         own.is_idle = False
-        if not all(group in own.held for group in place.groups):
-            own.held = dict.fromkeys(place.groups, 0) | own.held
-            self.announce(place.key, tuple(own.held))
+        if not all(group in own.calls for group in place.groups):
+            own.calls = dict.fromkeys(place.groups, 0) | own.calls
+            self.announce(place.key, tuple(own.calls))
 
     def taken(self, place: PlanPlace, number: int, admitted: int) -> None:
         """Count what a take has admitted; 0 as its number if this worker has decided alone."""
@@ -102,7 +102,7 @@ class HeldPlaces:
         own = self._keys[place.key]
         own.answered = max(own.answered, number)
         for group in place.groups:
-            own.held[group] += admitted
+            own.calls[group] += admitted
 
     def resolved(self, key: str, through: int) -> None:
         """Note that what became of the lost takes up to this number is known, and counted."""
@@ -121,7 +121,7 @@ class HeldPlaces:
         """Say that this worker has ended."""
         if self._timer is not None:
             self._timer.cancel()
-        words = [self.tell(self._incarnation, key, own.held, Says.GONE) for key, own in self._keys.items()]
+        words = [self.tell(self._incarnation, key, own.calls, Says.GONE) for key, own in self._keys.items()]
         await asyncio.gather(*words)
 
     async def tell(self, incarnation: str, key: str, groups: Iterable[str], says: Says) -> bool:
@@ -138,7 +138,7 @@ class HeldPlaces:
         """Count the end of a call."""
         own = self._keys[place.key]
         for group in place.groups:
-            own.held[group] -= 1
+            own.calls[group] -= 1
         self._say_soon(place.key, own)
         if place.key in self._soft_refusals:
             for compiled in self._soft_refusals.pop(place.key):
@@ -170,17 +170,17 @@ class HeldPlaces:
                 self._send(key, Says.GONE, own)
                 self.announce(key, ())
             else:
-                own.is_idle = not any(own.held.values())
+                own.is_idle = not any(own.calls.values())
                 self._say_soon(key, own)
         if self._keys:
             self._timer = asyncio.get_running_loop().call_later(RENEWAL_S, self._renew)
 
     def _send(self, key: str, says: Says, own: _KeyPlaces) -> None:
         node = self._nodes.of(own.slot)
-        lost = self.oldest_lost(key)
-        answered = own.answered if lost is None else min(own.answered, lost - 1)
+        lost_take = self.oldest_lost(key)
+        answered = own.answered if lost_take is None else min(own.answered, lost_take - 1)
         word = Word(says, next(self._versions), answered)
-        arguments = places_arguments(self._incarnation, word, own.held)
+        arguments = places_arguments(self._incarnation, word, own.calls)
         self._enqueue(_Word(key, arguments, self._on_reply), node, with_text=not node.has_places)
 
     def _enqueue(self, word: _Word, node: RedisNode, *, with_text: bool) -> None:

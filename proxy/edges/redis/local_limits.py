@@ -15,8 +15,8 @@ from policy.limits.admission import Tightest, admit, charge, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound, Plan
+from policy.limits.in_flight.places import NO_PLACES, HeldPlaces
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, Kind, Unit
-from policy.limits.places import NO_PLACES, HeldPlaces
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import until_end_ms, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
@@ -190,8 +190,8 @@ class LocalLimits:
         counters = self._hash(plan.key, share)
         now_ms = self._clock_ms()
         for group in () if place is None else place.groups:
-            held = HeldPlaces(held=self._in_flight(plan.key, group))
-            counters.places[group] = NO_PLACES.at(now_ms).with_entry("", held)
+            own_places = HeldPlaces(calls=self._in_flight(plan.key, group))
+            counters.places[group] = NO_PLACES.at(now_ms).with_entry("", own_places)
         decision = admit(counters, bounds, (estimate,), now_ms)
         requests = _status(plan, decision.requests)
         tokens = _status(plan, decision.tokens)

@@ -2,7 +2,7 @@
 -- ARGV: struct format | values: 0 its word, 1 it lives, 2 it is gone; number of the word, number up to which it knows
 --       the answers of its takes; per group how many places it holds | the groups' names | the incarnation.
 -- Reply: how many fields were written. Repeating it changes nothing but the time; a late copy of a word nothing.
--- The reference in Python: policy/limits/places.py. See docs/reference/limits.md#calls-in-flight.
+-- The reference in Python: policy/limits/in_flight/places.py. See docs/reference/limits.md#calls-in-flight.
 
 local key, name = KEYS[1], ARGV[#ARGV]
 local time = redis.call('TIME')

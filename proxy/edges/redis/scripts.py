@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
 from policy.limits.effective import LimitSet, Plan
+from policy.limits.in_flight.places import Word
 from policy.limits.kinds import KIND_NUMBER, TOKEN_TYPES, LimitType
-from policy.limits.places import Word
 from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
 
@@ -53,7 +53,7 @@ class Scripts:
     def load(cls, clock: str = CLOCK) -> "Scripts":
         constants = kind_constants()
         counters = constants + lua_text("policy.limits", "month.lua") + lua_text("policy.limits", "log.lua")
-        places = lua_text("policy.limits", "places.lua")
+        places = lua_text("policy.limits.in_flight", "places.lua")
         return cls(
             Script.load("take.lua", counters + places, clock),
             Script.load("settle.lua", counters, clock),
@@ -200,12 +200,12 @@ def takes_field(incarnation: str) -> bytes:
     return marker_field(incarnation + TAKES_SUFFIX)
 
 
-def places_arguments(incarnation: str, word: Word, held: Mapping[str, int]) -> list[bytes]:
-    """The arguments of places.lua. `held`: the calls in flight by group; of most words only the groups count."""
-    layout = b"<BI6I6" + b"I4" * len(held)
-    numbers = [number.to_bytes(4, "little") for number in held.values()]
+def places_arguments(incarnation: str, word: Word, calls: Mapping[str, int]) -> list[bytes]:
+    """The arguments of places.lua. `calls`: the calls in flight by group; of most words only the groups count."""
+    layout = b"<BI6I6" + b"I4" * len(calls)
+    numbers = [number.to_bytes(4, "little") for number in calls.values()]
     values = bytes([word.says.value]) + word.version.to_bytes(6, "little") + word.answered.to_bytes(6, "little")
-    return [layout, values + b"".join(numbers), *map(str.encode, held), incarnation.encode()]
+    return [layout, values + b"".join(numbers), *map(str.encode, calls), incarnation.encode()]
 
 
 _VALUES_MAX = 4000

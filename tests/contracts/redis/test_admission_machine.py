@@ -36,8 +36,8 @@ from policy.limits.counter_layout import (
 )
 from policy.limits.effective import Bound, Plan
 from policy.limits.groups import Group
+from policy.limits.in_flight.places import RETRY_MS, Says, Word, calls_in_flight, hear
 from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType, Unit
-from policy.limits.places import RETRY_MS, Says, Word, calls_in_flight, hear
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, day_of, window_ms
@@ -269,19 +269,19 @@ class Machine(RuleBasedStateMachine):
         caller=st.integers(0, 4),
         by=st.sampled_from("abc"),
         says=st.sampled_from(Says),
-        held=st.lists(st.integers(0, 9), min_size=5, max_size=5),
+        calls=st.lists(st.integers(0, 9), min_size=5, max_size=5),
         numbers=st.tuples(st.integers(0, 9), st.integers(0, 30)),
     )
     def say_what_is_in_flight(
-        self, caller: int, by: str, says: Says, held: list[int], numbers: tuple[int, int]
+        self, caller: int, by: str, says: Says, calls: list[int], numbers: tuple[int, int]
     ) -> None:
         """A word, which may be an old one, or say what is not so."""
         plan = self._plan(caller)
-        groups = dict(zip(plan.groups, held, strict=False))
+        groups = dict(zip(plan.groups, calls, strict=False))
         if groups:
             word = Word(says, *numbers)
-            heard = self._run(self.scripts.places.sha, plan.key, places_arguments(by, word, groups))
-            assert heard == hear(self.books[plan.key].places, by, word, groups, self.now_ms)
+            changes = self._run(self.scripts.places.sha, plan.key, places_arguments(by, word, groups))
+            assert changes == hear(self.books[plan.key].places, by, word, groups, self.now_ms)
 
     @rule(which=st.integers(0, 4), limits=LIMITS)
     def patch(self, which: int, limits: dict[tuple[str, str], int]) -> None:
@@ -300,8 +300,8 @@ class Machine(RuleBasedStateMachine):
             number = KIND_NUMBER[kind]
             if bound.limit.type.is_concurrent:
                 stored: Any = self.client.hget(plan.key, places_field(group))
-                used = self.books[plan.key].places_at(group, self.now_ms).used("")
-                assert calls_in_flight(stored, self.now_ms) == used
+                places = self.books[plan.key].places_at(group, self.now_ms)
+                assert calls_in_flight(stored, self.now_ms) == places.used("")
                 continue
             counts = self.books[plan.key].counts_at(group, self.now_ms)
             values: Any = self.client.hmget(plan.key, [group, windows_field(group, kind), closed_field(group, number)])

@@ -8,8 +8,8 @@ import redis
 
 from policy.limits.counter_layout import places_field
 from policy.limits.effective import Plan
+from policy.limits.in_flight.places import FORGOTTEN_MS, SILENT_MS, Says, Word, calls_in_flight
 from policy.limits.kinds import LimitType, Unit
-from policy.limits.places import FORGOTTEN_MS, SILENT_MS, Says, Word, calls_in_flight
 from policy.limits.settlement import Estimate
 from proxy.accounting.reservations import LimitHit, Taken
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
@@ -292,6 +292,7 @@ async def test_takes_that_are_lost_with_their_connection_leave_no_places(machine
         assert {type(one) for one in outcomes} == {CountersUnavailableError}
         assert machines.in_flight(FIVE) == (5 if have_run else 2)
         relay.cut()
+        await eventually(lambda: not worker.counters.available)
         relay.replies.set()
         relay.requests.set()
 

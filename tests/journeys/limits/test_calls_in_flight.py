@@ -17,7 +17,7 @@ import pytest
 from redis.asyncio import Redis
 
 from policy.limits.counter_layout import bucket_key
-from policy.limits.places import SILENT_MS
+from policy.limits.in_flight.places import SILENT_MS
 from tests.journeys.conftest import Stage, Workspace
 from tests.journeys.product import kill, models
 from tests.journeys.second_machine import second_proxy, serves
@@ -44,16 +44,16 @@ class InFlight:
         await exchange.read_body()
         self.now += 1
         self.most = max(self.most, self.now)
-        left = asyncio.create_task(exchange.client_closed())
+        departure = asyncio.create_task(exchange.client_closed())
         passed = asyncio.create_task(self._stream(exchange))
         try:
-            await asyncio.wait((passed, left), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((passed, departure), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.now -= 1  # before the last byte: then the caller may call again
-        has_left = left.done()
-        for task in (passed, left):
+        has_left = departure.done()
+        for task in (passed, departure):
             task.cancel()
-        await asyncio.gather(passed, left, return_exceptions=True)
+        await asyncio.gather(passed, departure, return_exceptions=True)
         if has_left:
             exchange.close()
             return

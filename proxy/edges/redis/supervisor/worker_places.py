@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from policy.limits.places import SILENT_MS, Says
+from policy.limits.in_flight.places import SILENT_MS, Says
 from proxy.edges.process.channel import Message
 
 LIVES_INTERVAL_S = 15.0
@@ -82,13 +82,13 @@ class WorkerPlaces:
     async def _said(self, incarnation: str, keys: Groups, says: Says) -> Groups:
         """Say a word for each key. Returns what Redis has not heard."""
         rest: dict[str, Sequence[str]] = {}
-        for some in _parts(keys):
-            heard = await asyncio.gather(*(self._tell(incarnation, key, keys[key], says) for key in some))
-            rest |= {key: keys[key] for key, is_heard in zip(some, heard, strict=True) if not is_heard}
+        for some in _some_at_once(keys):
+            answers = await asyncio.gather(*(self._tell(incarnation, key, keys[key], says) for key in some))
+            rest |= {key: keys[key] for key, is_heard in zip(some, answers, strict=True) if not is_heard}
         return rest
 
 
-def _parts(keys: Iterable[str]) -> Iterator[list[str]]:
+def _some_at_once(keys: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(keys)
     while some := list(islice(rest, AT_ONCE)):
         yield some

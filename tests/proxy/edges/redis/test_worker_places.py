@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import pytest
 
-from policy.limits.places import Says
+from policy.limits.in_flight.places import Says
 from proxy.edges.redis.supervisor.worker_places import LATE_COMMANDS_S, LIVES_INTERVAL_S, WorkerPlaces
 
 SKIPS_IDLE_TIME = True
@@ -16,12 +16,12 @@ class Redis:
     """Hears words, or is away."""
 
     def __init__(self) -> None:
-        self.heard: list[Said] = []
+        self.words: list[Said] = []
         self.is_away = False
 
     async def tell(self, incarnation: str, key: str, groups: Iterable[str], says: Says) -> bool:
         if not self.is_away:
-            self.heard.append((incarnation, key, tuple(groups), says))
+            self.words.append((incarnation, key, tuple(groups), says))
         return not self.is_away
 
 
@@ -48,7 +48,7 @@ async def test_a_living_worker_is_renewed_where_it_may_hold_places(places: Worke
     places.received("a", may_hold("k2", "g3"))
     places.received("a", may_hold("k2"))
     await asyncio.sleep(LIVES_INTERVAL_S + 1)
-    assert server.heard == [("a", "k1", ("g1", "g2"), Says.LIVES)]
+    assert server.words == [("a", "k1", ("g1", "g2"), Says.LIVES)]
 
 
 async def test_places_of_a_dead_worker_are_returned_at_once_and_again(places: WorkerPlaces, server: Redis) -> None:
@@ -56,12 +56,12 @@ async def test_places_of_a_dead_worker_are_returned_at_once_and_again(places: Wo
     places.received("b", may_hold("k1", "g1"))
     places.died("a")
     await asyncio.sleep(0.1)
-    assert server.heard == [("a", "k1", ("g1",), Says.GONE)]
+    assert server.words == [("a", "k1", ("g1",), Says.GONE)]
     await asyncio.sleep(LATE_COMMANDS_S)
-    assert server.heard == [("a", "k1", ("g1",), Says.GONE)] * 2, "a last command may have run meanwhile"
-    server.heard.clear()
+    assert server.words == [("a", "k1", ("g1",), Says.GONE)] * 2, "a last command may have run meanwhile"
+    server.words.clear()
     await asyncio.sleep(LIVES_INTERVAL_S)
-    assert {incarnation for incarnation, *_ in server.heard} == {"b"}
+    assert {incarnation for incarnation, *_ in server.words} == {"b"}
 
 
 async def test_places_are_returned_when_redis_is_back(places: WorkerPlaces, server: Redis) -> None:
@@ -70,13 +70,13 @@ async def test_places_are_returned_when_redis_is_back(places: WorkerPlaces, serv
         places.received("a", may_hold(f"k{number}", "g1"))
     places.died("a")
     await asyncio.sleep(5)
-    assert not server.heard
+    assert not server.words
     server.is_away = False
     await asyncio.sleep(1)
-    assert len(server.heard) == 250
+    assert len(server.words) == 250
 
 
 async def test_a_worker_without_places_needs_nothing(places: WorkerPlaces, server: Redis) -> None:
     places.died("a")
     await asyncio.sleep(LIVES_INTERVAL_S + 1)
-    assert not server.heard
+    assert not server.words

@@ -1,6 +1,6 @@
 -- The places of calls in flight: one field per counting group, <group>:places. This text comes before take.lua and
 -- places.lua of the proxy; script_constants.py comes before it.
--- The reference in Python: policy/limits/places.py. See docs/reference/limits.md#calls-in-flight.
+-- The reference in Python: policy/limits/in_flight/places.py. See docs/reference/limits.md#calls-in-flight.
 --
 -- The field: its own last time, how far that is ahead of Redis' clock; then per worker incarnation: its name, time of
 -- the last renewal, number of its last word, how many places it held then; number of takes, and of each its number and

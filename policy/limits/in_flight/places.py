@@ -1,7 +1,7 @@
 """Places of calls in flight, for limits of CONCURRENT_REQUEST: one field of a hash per counting group. Pure.
 
 The field has an entry per worker incarnation. A take adds the calls that it admits; the worker itself says at each
-call's end, and every few seconds, how many it has in flight. The reference for `policy/limits/places.lua`.
+call's end, and every few seconds, how many it has in flight. The reference for `policy/limits/in_flight/places.lua`.
 
 See docs/reference/limits.md#calls-in-flight.
 """
@@ -29,34 +29,34 @@ _ADMITTED_BYTES = 3
 
 @dataclass(frozen=True, slots=True)
 class HeldPlaces:
-    """The places of one incarnation. `held`: what it said last, in its word with the number `version`.
+    """The places of one incarnation. `calls`: what it said last, in its word with the number `version`.
 
     `takes`: number and admitted calls of takes whose answers it had not got then.
     """
 
     renewed_ms: int = 0
     version: int = 0
-    held: int = 0
+    calls: int = 0
     takes: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
-        return self.held + sum(admitted for _, admitted in self.takes)
+        return self.calls + sum(admitted for _, admitted in self.takes)
 
     def with_take(self, number: int, answered: int, admitted: int) -> "HeldPlaces":
         """Adds what a take admits. Those up to `answered` are one from now on: the next word includes them all."""
-        known = [one for one in self.takes if one[0] <= answered]
-        merged = ((known[-1][0], sum(count for _, count in known)),) if known else ()
-        later = self.takes[len(known) :]
+        answered_takes = [one for one in self.takes if one[0] <= answered]
+        merged = ((answered_takes[-1][0], sum(count for _, count in answered_takes)),) if answered_takes else ()
+        later = self.takes[len(answered_takes) :]
         return replace(self, takes=(*merged, *later, (number, admitted)))
 
-    def said(self, version: int, answered: int, held: int) -> "HeldPlaces":
+    def said(self, version: int, answered: int, calls: int) -> "HeldPlaces":
         """Replace the count by the incarnation's word, which includes all takes up to `answered`. An older one that
         comes late changes nothing."""
         if version <= self.version:
             return self
         later = tuple(one for one in self.takes if one[0] > answered)
-        return replace(self, version=version, held=held, takes=later)
+        return replace(self, version=version, calls=calls, takes=later)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,13 @@ class Word(NamedTuple):
     answered: int = 0
 
 
-def hear(places: dict[str, Places], incarnation: str, word: Word, held: Mapping[str, int], clock_ms: int) -> int:
+def hear(places: dict[str, Places], incarnation: str, word: Word, calls: Mapping[str, int], clock_ms: int) -> int:
     """Apply a word to the places of some groups of a hash. Returns in how many it changed an entry.
 
-    `held`: by group, the calls in flight.
+    `calls`: by group, the calls in flight.
     """
-    heard = 0
-    for group, count in held.items():
+    changes = 0
+    for group, count in calls.items():
         its_places = places.get(group, NO_PLACES).at(clock_ms)
         entry = its_places.entries.get(incarnation)
         if word.says is Says.HOLDS:
@@ -133,8 +133,8 @@ def hear(places: dict[str, Places], incarnation: str, word: Word, held: Mapping[
         if entry is not None:
             is_over = word.says is Says.GONE
             places[group] = its_places.without(incarnation) if is_over else its_places.with_entry(incarnation, entry)
-            heard += 1
-    return heard
+            changes += 1
+    return changes
 
 
 def calls_in_flight(stored: bytes | None, clock_ms: int) -> int:
@@ -157,10 +157,10 @@ def _entries(numbers: "_Reader") -> Iterator[tuple[str, HeldPlaces]]:
         name = numbers.text(numbers.next(1))
         renewed_ms = numbers.next(_TIME_BYTES)
         version = numbers.next(_VERSION_BYTES)
-        held = numbers.next(_HELD_BYTES)
+        calls = numbers.next(_HELD_BYTES)
         count = numbers.next(_COUNT_BYTES)
         takes = tuple((numbers.next(_VERSION_BYTES), numbers.next(_ADMITTED_BYTES)) for _ in range(count))
-        yield name, HeldPlaces(renewed_ms, version, held, takes)
+        yield name, HeldPlaces(renewed_ms, version, calls, takes)
 
 
 class _Reader:
