@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from policy.limits.kinds import LimitType, Unit
+from policy.limits.kinds import LimitType, Unit, compared_unit
 
 _FORM = re.compile(rf"([^:]+):({'|'.join(LimitType)})/({'|'.join(Unit)})=([0-9]{{1,16}}|none)", re.IGNORECASE)
 _EXPECTED = "expected SLUG:TYPE/UNIT=N, such as acme/chat:REQUEST/MINUTE=60; none in place of N removes the limit"
@@ -30,7 +30,8 @@ class LimitChange:
     def replaces(self, present: Mapping[str, Any]) -> bool:
         """A slug has one rate limit per type, of either unit, and one usage limit per type and unit."""
         is_other_unit_replaced = self.list_name == "rate_limits" and self.threshold is not None
-        return present["type"] == self.type and (is_other_unit_replaced or present["unit"] == self.unit)
+        is_unit_same = compared_unit(self.type, present["unit"]) == compared_unit(self.type, self.unit)
+        return present["type"] == self.type and (is_other_unit_replaced or is_unit_same)
 
 
 def parse_limits(_context: click.Context, _option: click.Parameter, texts: Sequence[str]) -> tuple[LimitChange, ...]:
@@ -41,7 +42,7 @@ def parse_limits(_context: click.Context, _option: click.Parameter, texts: Seque
 def changed(models: Sequence[Mapping[str, Any]], slugs: Sequence[str], limits: Sequence[LimitChange]) -> list[Model]:
     """The models with access to `slugs` and the limits of their slugs added or replaced. Others stay as they are.
 
-    What removes a limit names its unit, too.
+    What removes a limit names its unit, too; of calls in flight, any.
     """
     by_slug = {model["slug"]: dict(model) for model in models}
     for slug in (*slugs, *(limit.slug for limit in limits)):

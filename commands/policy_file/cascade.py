@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import Group
-from policy.limits.groups import Enforcement, ThresholdKey, thresholds
+from policy.limits.groups import Enforcement, ThresholdKey, threshold_key, thresholds
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import amount_text
@@ -70,7 +70,7 @@ def _merged(old: Sequence[Limit], new: Sequence[Limit]) -> list[Limit]:
 
 def _lowered(slug: str, limits: Sequence[Limit], ceilings: Mapping[ThresholdKey, int]) -> Iterator[Limit]:
     for limit in limits:
-        yield Limit(limit.type, limit.unit, ceilings[slug, limit.type, limit.unit])
+        yield Limit(limit.type, limit.unit, ceilings[threshold_key(slug, limit.type, limit.unit)])
 
 
 def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
@@ -85,7 +85,8 @@ def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
                 ceiling = own[above.external_entity_id].get((slug, type, unit), threshold)
                 if threshold > ceiling:
                     over = f"{threshold} exceeds {ceiling} of {above.external_entity_id}"
-                    faults.append(f"group {key}: {slug} {type} per {unit} {over}")
+                    per = f" per {unit}" if unit else ""
+                    faults.append(f"group {key}: {slug} {type}{per} {over}")
     return faults
 
 

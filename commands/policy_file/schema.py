@@ -1,13 +1,14 @@
 """The JSON Schema of policy files (draft 2020-12): what editors check and what `document.py` checks are this value."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from policy.billing import EVENT_TYPE
 from policy.endpoints import ALIAS_PATTERN, ALLOWED_VALUES, FIELD_ALIASES, PROVIDER_NAMES, SLUG_PATTERN
 from policy.limits.alerts import LIMIT_ALERT, MAX_PERCENTS, WHOLE
 from policy.limits.groups import MAX_MODELS, Enforcement
-from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
+from policy.limits.kinds import RATE_UNITS, USAGE_TYPES, USAGE_UNITS, LimitType, Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_THRESHOLD, MAX_USAGE_LIMITS, MIN_THRESHOLD
 from policy.price_wire import AMOUNT_MEMBERS, COUNT_MEMBERS, LONG_AMOUNTS, MAX_MODEL_TOKENS, MULTIPLIER_PATTERN
 from policy.prices import AMOUNT_PATTERN, CURRENCY_PATTERN, DATE_PATTERN
@@ -17,7 +18,6 @@ VERSION = 1
 _NO_NUL = r"^[^\u0000]*$"
 _LOCATION = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$"
 _SLUG = f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.pattern)}$"
-_TYPES = [kind.value for kind in LimitType]
 
 Schema = dict[str, Any]
 
@@ -35,10 +35,10 @@ def _list(items: str, description: str, most: int | None = None) -> Schema:
     return {"type": "array", "items": {"$ref": f"#/$defs/{items}"}, "description": description, **bound}
 
 
-def _limit(units: tuple[Unit, ...]) -> Schema:
+def _limit(types: Sequence[LimitType], units: Sequence[Unit]) -> Schema:
     return _object(
         ("type", "unit", "threshold"),
-        type={"enum": _TYPES},
+        type={"enum": [type.value for type in types]},
         unit={"enum": [unit.value for unit in units]},
         threshold={"type": "integer", "minimum": MIN_THRESHOLD, "maximum": MAX_THRESHOLD},
     )
@@ -162,8 +162,8 @@ SCHEMA: Schema = {
             rate_limits=_list("rate_limit", "At most one per type.", MAX_RATE_LIMITS),
             usage_limits=_list("usage_limit", "At most one per type and unit.", MAX_USAGE_LIMITS),
         ),
-        "rate_limit": _limit(RATE_UNITS),
-        "usage_limit": _limit(USAGE_UNITS),
+        "rate_limit": _limit(tuple(LimitType), RATE_UNITS),
+        "usage_limit": _limit(USAGE_TYPES, USAGE_UNITS),
         "spend_limit": _object(
             ("unit", "amount", "currency"),
             unit={"enum": [unit.value for unit in USAGE_UNITS]},

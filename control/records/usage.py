@@ -22,7 +22,9 @@ class Meter(NamedTuple):
 
 
 class Used(NamedTuple):
-    """The amount that a limit counts now, and the ms until it counts nothing: 0 when a rolling window counts nothing.
+    """The amount that a limit counts now, and the ms until it counts nothing.
+
+    These are 0 when a rolling window counts nothing, and of calls in flight, of which nobody can tell.
 
     Of usage limits, requests admitted and tokens settled in the window; of rate limits, reserved tokens as well.
     """

@@ -49,6 +49,7 @@ from policy.limits.groups import (
     check_depth,
     check_threshold,
     inherit_enforcement,
+    threshold_key,
     tightened,
 )
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
@@ -343,7 +344,9 @@ def _check_thresholds(ceilings: Mapping[ThresholdKey, int], texts: Sequence[str]
     with _exceeding_is_refused():
         for entry in chain.from_iterable(map(group_rows.models_entries, texts)):
             for limit in (*entry["rate_limits"], *entry["usage_limits"]):
-                check_threshold(ceilings, (entry["slug"], limit["type"], limit["unit"]), limit["threshold"])
+                check_threshold(
+                    ceilings, threshold_key(entry["slug"], limit["type"], limit["unit"]), limit["threshold"]
+                )
 
 
 def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:

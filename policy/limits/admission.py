@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from policy.limits.counter_hash import MOST_THRESHOLDS, CounterHash, Counts
 from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound
+from policy.limits.in_flight.places import RETRY_MS, Places
 from policy.limits.kinds import Kind, LimitType, Unit
 from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Settlement
@@ -71,18 +72,21 @@ def admit(
         return Decision(clock_ms, 0, None)
     state = _state(counters, bounds, clock_ms)
     now_ms = state[bounds[0].counting_group].last_ms
+    in_flight = _InFlight(counters, bounds, clock_ms, "" if stamp is None else stamp.incarnation)
     admitted = 0
     for estimate in estimates:
-        if min(_rooms(state, bounds)) < 1:
+        if min(_rooms(state, in_flight, bounds, admitted)) < 1:
             break
         admitted += 1
         _charge(state, bounds, 1, estimate)
-    if admitted or counters.steps(state):  # a group whose limits are full must not wait for the clock to catch up
+    has_stepped = counters.steps(state) or in_flight.has_stepped
+    if admitted or has_stepped:  # a group whose limits are full must not wait for the clock to catch up
         counters.groups.update(state)
+        counters.places.update(in_flight.after(stamp, admitted))
     if admitted and stamp is not None:
         log = counters.takes.get(stamp.incarnation, TakeLog())
         counters.takes[stamp.incarnation] = log.with_take(stamp, now_ms, admitted)
-    rooms = _rooms(state, bounds)
+    rooms = _rooms(state, in_flight, bounds, admitted)
     refused_by = None
     if admitted < len(estimates):
         refused_by = next(index for index, room in enumerate(rooms) if room < 1)
@@ -160,8 +164,40 @@ def _kind(limit: Limit) -> Kind:
     return limit.type, limit.unit
 
 
-def _rooms(state: Mapping[str, Counts], bounds: Sequence[Bound]) -> list[int]:
-    return [state[bound.counting_group].room(bound.limit) for bound in bounds]
+class _InFlight:
+    """The places that a take finds, of each group that limits its calls in flight."""
+
+    def __init__(self, counters: CounterHash, bounds: Sequence[Bound], clock_ms: int, incarnation: str) -> None:
+        groups = [bound.counting_group for bound in bounds if bound.limit.type.is_concurrent]
+        self._places = {group: counters.places_at(group, clock_ms) for group in groups}
+        self._incarnation = incarnation
+        before = (counters.places.get(group, Places()).ahead_ms for group in groups)
+        self.has_stepped = any(
+            one.ahead_ms != ahead_ms for one, ahead_ms in zip(self._places.values(), before, strict=True)
+        )
+
+    def used(self, group: str) -> int:
+        return self._places[group].used(self._incarnation)
+
+    def after(self, stamp: TakeStamp | None, admitted: int) -> Mapping[str, Places]:
+        """The places after the take. One without a stamp takes none: whoever decides alone knows its own."""
+        if stamp is None or not admitted:
+            return self._places
+        its_take = (stamp.number, stamp.answered_through, admitted)
+        return {
+            group: one.with_entry(stamp.incarnation, one.entry(stamp.incarnation).with_take(*its_take))
+            for group, one in self._places.items()
+        }
+
+
+def _rooms(state: Mapping[str, Counts], in_flight: _InFlight, bounds: Sequence[Bound], admitted: int) -> list[int]:
+    """The room of each bound. The calls that the take has admitted so far count in `state`, and not in `in_flight`."""
+    return [
+        bound.limit.threshold - in_flight.used(bound.counting_group) - admitted
+        if bound.limit.type.is_concurrent
+        else state[bound.counting_group].room(bound.limit)
+        for bound in bounds
+    ]
 
 
 def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, tokens: Estimate) -> None:
@@ -170,6 +206,8 @@ def _charge(state: dict[str, Counts], bounds: Sequence[Bound], requests: int, to
         kind = _kind(bound.limit)
         now_ms = counts.last_ms
         granule = granule_ms(bound.limit.unit, is_exact(bound.limit))
+        if bound.limit.type.is_concurrent:
+            continue
         if not _has_log(kind):
             counts = counts.with_count(kind, requests)
         elif bound.limit.type.parts is None:
@@ -191,6 +229,8 @@ def _wait_ms(state: dict[str, Counts], bound: Bound, moment: _Moment) -> int:
     counts = state[bound.counting_group]
     kind = _kind(bound.limit)
     limit = bound.limit
+    if limit.type.is_concurrent:
+        return RETRY_MS
     if not _has_log(kind):
         return moment.until_end_ms(limit.unit)
     sums = [(counts.log(kind), limit.threshold)]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from policy.limits.counter_layout import DAY_PAIR
+from policy.limits.in_flight.places import NO_PLACES, Places
 from policy.limits.kinds import Kind, Rolling, window_number
 from policy.limits.limit import Limit
 from policy.limits.take_numbers import TakeLog
@@ -175,16 +176,21 @@ def number_of(kind: Kind, day: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CounterHash:
-    """One Redis hash: the counters of its groups; per worker incarnation, the number of the last settlement that was
-    applied, and the unanswered takes.
+    """One Redis hash: the counters of its groups, and the places of their calls in flight; per worker incarnation, the
+    number of the last settlement that was applied, and the unanswered takes.
 
-    `admit`, `settle`, `charge` and `revoke_takes` change the three dictionaries and nothing else.
+    `admit`, `settle`, `charge` and `revoke_takes` change the dictionaries and nothing else.
     """
 
     lease_ms: int
     groups: dict[str, Counts] = field(default_factory=dict)
     applied: dict[str, int] = field(default_factory=dict)
     takes: dict[str, TakeLog] = field(default_factory=dict)
+    places: dict[str, Places] = field(default_factory=dict)
+
+    def places_at(self, group: str, clock_ms: int) -> Places:
+        """A group's calls in flight now."""
+        return self.places.get(group, NO_PLACES).at(clock_ms)
 
     def last_ms(self, group: str) -> int:
         """The time at which the group's counters last changed, in the group's time; 0 if never."""

@@ -45,6 +45,7 @@ _COUNT_BYTES = 7
 MARKER_PREFIX = "@"
 TAKES_SUFFIX = "!"
 DAYS_SUFFIX = ":days"
+PLACES_SUFFIX = ":places"
 
 
 @lru_cache(4096)
@@ -57,9 +58,14 @@ def bucket_key(owner_group: str, slug: str) -> str:
 
 
 def kind_mask(limits: Iterable[Limit]) -> int:
-    """The limits that bind one counting group, as a bit mask of their kinds and of the exact ones among them."""
+    """The limits that bind one counting group, as a bit mask of their kinds and of the exact ones among them.
+
+    Calls in flight are not in it: no settlement corrects their count (`policy/limits/in_flight/places.py`).
+    """
     mask = 0
     for limit in limits:
+        if limit.type.is_concurrent:
+            continue
         bit = _bit(KIND_NUMBER[limit.type, limit.unit])
         mask |= bit | (bit << MASK_PAGE if is_exact(limit) else 0)
     return mask
@@ -89,9 +95,12 @@ def _bit(number: int) -> int:
 
 
 def fields_of(group: str) -> tuple[str, ...]:
-    """All fields that a counting group can have in a hash: header, logs, those of margins, other calendar windows."""
-    fields = {group: None}
+    """All fields that a counting group can have in a hash: header, logs, those of margins, other calendar windows, the
+    places of calls in flight."""
+    fields = {group: None, places_field(group): None}
     for kind, number in KIND_NUMBER.items():
+        if kind[0].is_concurrent:
+            continue
         fields[closed_field(group, number)] = None
         if kind[0].parts is not None:
             fields[closed_field(group, number + MARGIN)] = None
@@ -147,6 +156,11 @@ def windows_field(group: str, kind: Kind) -> str:
     For the kinds of `DAY_PAIR` it is one field, with two counts.
     """
     return group + DAYS_SUFFIX if kind in DAY_PAIR else closed_field(group, COUNT + KIND_NUMBER[kind])
+
+
+def places_field(group: str) -> str:
+    """The field with a group's calls in flight, by worker incarnation (`policy/limits/in_flight/places.py`)."""
+    return group + PLACES_SUFFIX
 
 
 def closed_field(group: str, number: int) -> str:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from policy.limits.counter_layout import bucket_key, kind_mask
 from policy.limits.groups import Enforcement, Group, GroupNode
-from policy.limits.kinds import KIND_NUMBER, Kind
+from policy.limits.kinds import KIND_NUMBER, compared_unit
 from policy.limits.limit import Limit
 
 
@@ -110,16 +110,16 @@ def counting_owner(path: Sequence[GroupNode]) -> GroupNode:
 
 def _nearest(ids: Sequence[str], limits: Sequence[LimitSet | None], slug: str) -> Plan:
     """Plan an INDEPENDENT group: for each (type, unit) the nearest group's limit, counted in its own bucket."""
-    nearest_limits: dict[Kind, tuple[Limit, str]] = {}
+    nearest_limits: dict[tuple[str, str], tuple[Limit, str]] = {}
     for id, own in zip(ids, limits, strict=True):
         for limit in own.limits if own is not None else ():
-            nearest_limits.setdefault((limit.type, limit.unit), (limit, id))
+            nearest_limits.setdefault((limit.type, compared_unit(limit.type, limit.unit)), (limit, id))
     caller = ids[0]
     key = bucket_key(caller, slug)
     if not nearest_limits:
         return Plan(slug, caller, key, (), ())
     nearest = limit_set(tuple(limit for limit, _ in nearest_limits.values()))
-    sources = tuple(nearest_limits[limit.type, limit.unit][1] for limit in nearest.limits)
+    sources = tuple(nearest_limits[limit.type, compared_unit(limit.type, limit.unit)][1] for limit in nearest.limits)
     return Plan(slug, caller, key, (caller,), (nearest,), sources)
 
 

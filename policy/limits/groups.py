@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from policy.limits.kinds import compared_unit
 from policy.limits.limit import SlugLimits
 
 MAX_DEPTH = 5
@@ -15,7 +16,7 @@ MAX_MODELS = 1000
 """Entries in one group's `models`. Checked on write only: larger groups from earlier versions stay valid."""
 
 ThresholdKey = tuple[str, str, str]
-"""The key of a threshold: slug, type, unit."""
+"""The key of a threshold: slug, type, unit; "" for a type whose unit does not matter."""
 
 
 class Enforcement(StrEnum):
@@ -92,4 +93,11 @@ def tightened(old: Iterable[SlugLimits], new: Iterable[SlugLimits]) -> dict[Thre
 
 
 def thresholds(models: Iterable[SlugLimits]) -> dict[ThresholdKey, int]:
-    return {(entry.slug, limit.type, limit.unit): limit.threshold for entry in models for limit in entry.limits}
+    return {
+        threshold_key(entry.slug, limit.type, limit.unit): limit.threshold for entry in models for limit in entry.limits
+    }
+
+
+def threshold_key(slug: str, type: str, unit: str) -> ThresholdKey:
+    """The key by which the cascade compares a threshold with those of other groups."""
+    return slug, type, compared_unit(type, unit)

@@ -38,22 +38,28 @@ class Calendar(Enum):
 
 
 class LimitType(StrEnum):
-    """The type of a limit: its name, the noun for people, and which tokens count. None: each call counts as 1."""
+    """The type of a limit: its name, the noun for people, and which tokens count. None: each call counts as 1.
+
+    `is_concurrent`: calls count while they are in flight, whatever the unit of the limit is.
+    """
 
     noun: str
     parts: TokenParts | None
+    is_concurrent: bool
 
-    def __new__(cls, name: str, noun: str, parts: TokenParts | None) -> "LimitType":
+    def __new__(cls, name: str, noun: str, parts: TokenParts | None, is_concurrent: bool = False) -> "LimitType":
         member = str.__new__(cls, name)
         member._value_ = name
         member.noun = noun
         member.parts = parts
+        member.is_concurrent = is_concurrent
         return member
 
     REQUEST = "REQUEST", "requests", None
     TOKEN = "TOKEN", "tokens", TokenParts(uncached_input=True, cached_input=True, output=True)
     UNCACHED_INPUT_TOKEN = "UNCACHED_INPUT_TOKEN", "uncached input tokens", TokenParts(uncached_input=True)
     OUTPUT_TOKEN = "OUTPUT_TOKEN", "output tokens", TokenParts(output=True)
+    CONCURRENT_REQUEST = "CONCURRENT_REQUEST", "requests in flight", None, True
 
     __hash__ = str.__hash__  # an enumeration's own takes ten times as long
 
@@ -111,6 +117,8 @@ KINDS: tuple[Kind, ...] = (
     (LimitType.TOKEN, Unit.MONTH),
     (LimitType.UNCACHED_INPUT_TOKEN, Unit.MONTH),
     (LimitType.OUTPUT_TOKEN, Unit.MONTH),
+    (LimitType.CONCURRENT_REQUEST, Unit.SECOND),
+    (LimitType.CONCURRENT_REQUEST, Unit.MINUTE),
 )
 """The kinds of limits, in the order of trial. Their numbers count from 1, and are stored in Redis and in journals: they
 never change, so new kinds come last."""
@@ -118,6 +126,14 @@ never change, so new kinds come last."""
 KIND_NUMBER = {kind: number for number, kind in enumerate(KINDS, 1)}
 TOKEN_TYPES = tuple(type for type in LimitType if type.parts is not None)
 """The types that count tokens. TOKEN, which counts all of them, is the first."""
+CONCURRENT_TYPES = frozenset(type for type in LimitType if type.is_concurrent)
+USAGE_TYPES = tuple(type for type in LimitType if not type.is_concurrent)
+"""The types that usage limits can have."""
+
+
+def compared_unit(type: str, unit: str) -> str:
+    """The unit by which limits of this type are told apart: "" where it does not matter."""
+    return "" if type in CONCURRENT_TYPES else unit
 
 
 def window_number(calendar: Calendar, day: int) -> int:

@@ -6,20 +6,20 @@ See docs/reference/management-api.md#limit-objects.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, LimitType, Unit
+from policy.limits.kinds import RATE_UNITS, USAGE_TYPES, USAGE_UNITS, LimitType, Unit
 
 MAX_THRESHOLD = 2**53 - 1
 """The largest threshold: the largest whole number that is exact in JSON and in Lua."""
 MIN_THRESHOLD = 0
 """The threshold that refuses every call."""
 MAX_RATE_LIMITS = len(LimitType)
-MAX_USAGE_LIMITS = len(LimitType) * len(USAGE_UNITS)
+MAX_USAGE_LIMITS = len(USAGE_TYPES) * len(USAGE_UNITS)
 """The most limits in a list of a slug: see `SlugLimits`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit: at most `threshold` of `type` in one `unit`."""
+    """A limit: at most `threshold` of `type` in one `unit`; of calls in flight, at any time."""
 
     type: LimitType
     unit: Unit
@@ -69,6 +69,8 @@ def check_slug_limits(entry: SlugLimits) -> None:
         raise IllegalLimitsError(
             f"{entry.slug}: a usage limit's unit is {usages}; limits per {rates} belong in rate_limits"
         )
+    if any(limit.type.is_concurrent for limit in entry.usage_limits):
+        raise IllegalLimitsError(f"{entry.slug}: a usage limit's type is {' or '.join(USAGE_TYPES)}")
     if len({limit.type for limit in entry.rate_limits}) < len(entry.rate_limits):
         raise IllegalLimitsError(f"{entry.slug}: at most one rate limit per type")
     if len({(limit.type, limit.unit) for limit in entry.usage_limits}) < len(entry.usage_limits):

@@ -5,6 +5,7 @@ See docs/reference/limits.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from policy.limits.effective import Bound, Plan
 from policy.limits.kinds import LimitType
@@ -47,6 +48,13 @@ CLOSED_RETRY_MS = 60_000
 """`retry-after` for callers of a slug with a threshold of 0. Only a change of the limit admits them."""
 
 
+class Place(Protocol):
+    """The place of a call in flight, in each group that limits them."""
+
+    def release(self) -> None:
+        """Free it: the call has ended, or was not sent. Once per call."""
+
+
 @dataclass(slots=True)
 class Taken:
     """A take that succeeded."""
@@ -59,6 +67,8 @@ class Taken:
     """The `x-ratelimit-*` lines."""
     tightest: Callable[[], Tightest] = field(default=no_limits, compare=False, repr=False)
     """The figures in `lines`. Most calls do not need them apart."""
+    place: Place | None = field(default=None, compare=False, repr=False)
+    """Held until the call has ended; None if no limit of calls in flight binds."""
 
     @property
     def requests(self) -> LimitStatus | None:

@@ -19,10 +19,14 @@ from proxy.refusals import (
 
 
 def limit_refusal(plan: Plan, hit: LimitHit) -> LimitExceededError:
-    """Name type, unit, threshold and what was called, but no group: the limit may belong to another's group."""
+    """Name type, unit, threshold and what was called, but no group: the limit may belong to another's group.
+
+    Of calls in flight no unit, which means nothing there.
+    """
     limit = hit.bound.limit
     kind = "Rate limit" if limit.is_rate else "Usage limit"
-    message = f"{kind} exceeded for {plan.slug}: {limit.threshold} {limit.type.value} per {limit.unit.value}"
+    per = "" if limit.type.is_concurrent else f" per {limit.unit.value}"
+    message = f"{kind} exceeded for {plan.slug}: {limit.threshold} {limit.type.value}{per}"
     return LimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
 
 

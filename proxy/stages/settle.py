@@ -86,6 +86,8 @@ class Settle:
                 for reservation, number in zip(reservations, numbers, strict=True):
                     actual = total if reservation.type is _TOKEN else reservation.type.amount(tokens)
                     counters.settle(reservation, number=number, actual_tokens=actual)
+                if admitted.take.place is not None:
+                    admitted.take.place.release()
             else:
                 counters.give_back(admitted.take)
             if admitted.spend is not None:

@@ -42,6 +42,7 @@ from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.dead_holders import DeadHolders
 from proxy.edges.redis.supervisor.probe import RedisProbe
+from proxy.edges.redis.supervisor.worker_places import WorkerPlaces
 from proxy.edges.replicas.supervisor.control_reports import MACHINES, TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
@@ -118,7 +119,7 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
-            await stack.enter_async_context(running(*services, self._dead_holders.run))
+            await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
@@ -175,7 +176,9 @@ class Supervisor:
         confirm = self._refresher.refresh_on_demand
         damage = self._check_replica
         replicas = self._replicas.received
-        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, self._machine.started)
+        on_start = self._machine.started
+        places = self._places.received
+        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, on_start, places)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)
@@ -246,6 +249,7 @@ class Supervisor:
         await counters.start()
         stack.push_async_callback(counters.close)
         self._redis = RedisProbe(counters, self._hints)
+        self._places = WorkerPlaces(counters.places.tell)
         shipped = ShippedOptions(settings.shipped_retention_s, settings.shipped_max_bytes)
         shipping = ShipperOptions(
             look_back_interval_s=settings.refresh_interval_s, memory_root=settings.journal_memory_dir, shipped=shipped
@@ -401,6 +405,7 @@ class Supervisor:
     def _worker_died(self, slot: int, incarnation: str) -> None:
         self._slot_emptied(slot)
         self._shipper.worker_died(incarnation)
+        self._places.died(incarnation)
         self._machine.changed()
 
     def _async_worker_died(self, slot: int, incarnation: str) -> None:

@@ -118,6 +118,7 @@ async def _parts(
     stack.callback(meters.close)
     journal = _call_journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
+    counters.places.announce = link.may_hold
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
     rebuilding = SpendRebuilding(counters.spend, journal, link)

@@ -1,17 +1,21 @@
 """The counters in memory, on `policy/limits/admission.py`: passes the same contract suite as the real ones."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import count
 
 from policy.limits.admission import Decision, Tightest, admit, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kind_mask
 from policy.limits.effective import Bound, Plan
+from policy.limits.in_flight.places import NO_PLACES, HeldPlaces
 from policy.limits.kinds import LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, closed_hit
+from proxy.accounting.reservations import LimitHit, LimitStatus, Place, Taken, closed_hit
+from proxy.edges.redis.admission_requests import PlanPlace
 from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
 
@@ -23,6 +27,8 @@ class FakeCounters:
         self.away = False
         self.books: dict[str, CounterHash] = {}
         self.settled: list[Settlement] = []
+        self.in_flight = Counter[tuple[str, str]]()
+        """The calls in flight, by key and group."""
         self._now_ms = now_ms
         self._lease_ms = lease_ms(request_timeout_s)
         self.numbers: Iterator[int] = count(1)
@@ -59,6 +65,7 @@ class FakeCounters:
             ceiling.returnable + granted.returnable,
             _tighter(ceiling.requests, granted.requests),
             _tighter(ceiling.tokens, granted.tokens),
+            granted.place,
         )
 
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
@@ -73,6 +80,8 @@ class FakeCounters:
             )
             self.settled.append(settlement)
             self._apply("given back", settlement)
+        if take.place is not None:
+            take.place.release()
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         if self.away:
@@ -87,7 +96,12 @@ class FakeCounters:
             return closed
         if self.away:
             raise CountersUnavailableError
-        decision = admit(self._book(plan.key), plan.bounds, (estimate,), self._now_ms())
+        book = self._book(plan.key)
+        limited = [bound.counting_group for bound in plan.bounds if bound.limit.type.is_concurrent]
+        for group in limited:
+            its_places = HeldPlaces(calls=self.in_flight[plan.key, group])
+            book.places[group] = NO_PLACES.at(self._now_ms()).with_entry("", its_places)
+        decision = admit(book, plan.bounds, (estimate,), self._now_ms())
         requests = _status(plan, decision.requests)
         tokens = _status(plan, decision.tokens)
         if decision.refused_by is not None:
@@ -95,7 +109,14 @@ class FakeCounters:
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         reservations = _reservations(plan, plan.bounds, decision, estimate)
         bounds = [bound for bound in plan.bounds if _is_settled(plan, bound)]
-        return _taken(_reservations(plan, bounds, decision, estimate), reservations, requests, tokens)
+        place = PlanPlace(plan.key, limited, partial(self._count_place, -1)) if limited else None
+        if place is not None:
+            self._count_place(1, place)
+        return _taken(_reservations(plan, bounds, decision, estimate), reservations, requests, tokens, place)
+
+    def _count_place(self, by: int, place: PlanPlace) -> None:
+        for group in place.groups:
+            self.in_flight[place.key, group] += by
 
     def _apply(self, incarnation: str, settlement: Settlement) -> None:
         settle(self._book(settlement.reservation.key), incarnation, (settlement,), self._now_ms())
@@ -130,9 +151,10 @@ def _taken(
     returnable: tuple[Reservation, ...],
     requests: LimitStatus | None,
     tokens: LimitStatus | None,
+    place: Place | None,
 ) -> Taken:
     lines = rate_limit_lines(requests, tokens)
-    return Taken(reservations, returnable, lines, lambda: (requests, tokens))
+    return Taken(reservations, returnable, lines, lambda: (requests, tokens), place)
 
 
 def _status(plan: Plan, tightest: Tightest | None) -> LimitStatus | None:

@@ -12,7 +12,14 @@ from policy.limits.limit import MIN_THRESHOLD
 
 _LIMITS: dict[str, Any] = {
     "kinds": [{"type": type, "unit": unit} for type, unit in KINDS],
-    "types": {type: {"noun": type.noun, "parts": type.parts and type.parts._asdict()} for type in LimitType},
+    "types": {
+        type: {
+            "noun": type.noun,
+            "parts": type.parts and type.parts._asdict(),
+            "is_concurrent": type.is_concurrent,
+        }
+        for type in LimitType
+    },
     "rate_units": RATE_UNITS,
     "usage_units": USAGE_UNITS,
     "min_threshold": MIN_THRESHOLD,

@@ -23,10 +23,12 @@ from policy.limits.counter_layout import (
     closed_field,
     fields_of,
     marker_time_ms,
+    places_field,
     rate_usage,
     time_ms,
     windows_field,
 )
+from policy.limits.in_flight.places import calls_in_flight
 from policy.limits.kinds import KIND_NUMBER
 from policy.limits.windows import until_end_ms
 from runtime.redis.routed import Keyed, RoutedRedis
@@ -126,7 +128,10 @@ def _fields(meters: Sequence[Meter]) -> list[str]:
 
 
 def _detail(meter: Meter) -> str:
-    """The field beside the header of this meter's group: the closed entries of a log, or the other windows' counts."""
+    """The field beside the header of this meter's group: the closed entries of a log, the other windows' counts, or the
+    places of calls in flight."""
+    if meter.type.is_concurrent:
+        return places_field(meter.bucket.group_id)
     if meter.unit.is_rolling:
         return closed_field(meter.bucket.group_id, KIND_NUMBER[meter.type, meter.unit])
     return windows_field(meter.bucket.group_id, (meter.type, meter.unit))
@@ -139,7 +144,9 @@ def _used(meters: Sequence[Meter], values: Sequence[bytes | None], clock_ms: int
     for meter in meters:
         header = fields[meter.bucket.group_id]
         detail = fields[_detail(meter)]
-        if meter.unit.is_rolling:
+        if meter.type.is_concurrent:
+            counts.append(Used(calls_in_flight(detail, clock_ms), 0))
+        elif meter.unit.is_rolling:
             number = KIND_NUMBER[meter.type, meter.unit]
             counts.append(Used(*rate_usage(header, detail, number, time_ms(header, clock_ms))))
         else:

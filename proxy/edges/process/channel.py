@@ -1,15 +1,15 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
-The worker reports that it serves and what it has counted, and asks to have unknown keys confirmed; the supervisor
-answers. Calls to platform models ask for their replicas here. The supervisor says that calls may reserve by HARD spend
-limits, and which trees to reserve in again. Must not carry a secret or an API key.
+The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys confirmed
+and for replicas. The supervisor answers, and says that calls may reserve by HARD spend limits, and which trees to
+reserve in again. Must not carry a secret or an API key.
 """
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import orjson
@@ -74,16 +74,17 @@ class Channel(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         if not within_s:
             self._flushes_soon = True
-            loop.call_soon(self._flush)
+            loop.call_soon(self.flush)
         elif len(self._unsent) == 1:
-            loop.call_later(within_s, self._flush)
+            loop.call_later(within_s, self.flush)
 
     def close(self) -> None:
-        self._flush()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what waits for the end of this tick now."""
         unsent = b"".join(self._unsent)
         self._flushes_soon = False
         self._unsent.clear()
@@ -162,6 +163,14 @@ class SupervisorLink:
 
     def counted(self, counts: Message) -> None:
         self._channel.send({"is": "counts", "counts": counts})
+
+    def may_hold(self, key: str, groups: Sequence[str]) -> None:
+        """Say in which groups of a hash this worker may have places of calls in flight; none any more if empty.
+
+        It is sent at once, before a take: if this worker dies, the supervisor knows what to return.
+        """
+        self._channel.send({"is": "places", "key": key, "groups": groups})
+        self._channel.flush()
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
         """Send a message as `Channel.send` does."""

@@ -76,23 +76,51 @@ class Take(RedisCommand):
         self.compiled.template.on_lost(self)
 
 
-class TakeTemplate:
-    """The parts that all takes of a worker share. `on_lost`: called with a take whose connection was lost."""
+class PlanPlace:
+    """The place that each call of a plan holds, in each of the groups that limit their calls in flight.
 
-    def __init__(self, script: Script, lease_ms: int, incarnation: str, on_lost: Callable[[Take], None]) -> None:
+    `free`: called when one of these calls has ended.
+    """
+
+    __slots__ = ("_free", "groups", "key")
+
+    def __init__(self, key: str, groups: Sequence[str], free: "Callable[[PlanPlace], None]") -> None:
+        self.key = key
+        self.groups = groups
+        self._free = free
+
+    def release(self) -> None:
+        self._free(self)
+
+
+class TakeTemplate:
+    """The parts that all takes of a worker share. `on_lost`: called with a take whose connection was lost.
+
+    `place`: makes the place of a plan's calls, from its key and the groups that limit them in flight.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        lease_ms: int,
+        incarnation: str,
+        on_lost: Callable[[Take], None],
+        place: Callable[[str, Sequence[str]], PlanPlace],
+    ) -> None:
         self.script = script
         self.by_sha = encode_argument(b"EVALSHA") + encode_argument(script.sha)
         self.lease_ms = lease_ms
         self.incarnation = incarnation
         self.on_lost = on_lost
+        self.place = place
 
 
 class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
     __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_closed", "_columns", "_further",
-                 "_names", "_token_buckets", "is_tier", "plan", "refusal", "refused_at", "refused_until", "slot",
-                 "take", "template")  # fmt: skip
+                 "_names", "_token_buckets", "is_tier", "place", "plan", "refusal", "refused_at", "refused_until",
+                 "slot", "take", "template")  # fmt: skip
 
     def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
         self.plan = plan
@@ -109,6 +137,8 @@ class CompiledPlan:
         if not all(limits.settled):
             self._token_buckets = tuple(compress(zip(plan.groups, masks, strict=True), limits.settled))
         self._closed = closed_hit(plan) if limits.is_closed else None
+        limited = tuple(compress(plan.groups, limits.in_flight))
+        self.place = template.place(plan.key, limited) if limited else None
         self._columns = limits.columns[1:]
         self._further = tuple(
             pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
@@ -169,7 +199,7 @@ class CompiledPlan:
             settled = returnable
             if self._token_buckets is not self._buckets:
                 settled = self._reservations(self._token_buckets, reply[12], estimate)
-            by_estimate[estimate] = Taken(settled, returnable, lines, tightest)
+            by_estimate[estimate] = Taken(settled, returnable, lines, tightest, self.place)
         return by_estimate
 
     def _lines_of(self, reply: list[int]) -> str:

@@ -24,6 +24,7 @@ from policy.limits.windows import lease_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
 from proxy.edges.recently_used import RecentlyUsed
 from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
+from proxy.edges.redis.held_places import HeldPlaces
 from proxy.edges.redis.local_limits import LocalLimits
 from proxy.edges.redis.nodes.clock import ClockSteps
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
@@ -93,7 +94,13 @@ class RedisCounters:
         self.spend = RedisSpend(self._nodes, incarnation, self._options.spend_scripts)
         """The spend limits, on the same connections."""
         self._takes = PendingTakes(self._nodes, scripts.revoke, incarnation, self._give_back_in_redis)
-        self._template = TakeTemplate(scripts.take, self._lease_ms, incarnation, self._takes.connection_lost)
+        self.places = HeldPlaces(self._nodes, scripts.places, incarnation, self._soft_refusals)
+        """The calls in flight."""
+        self.places.oldest_lost = self._takes.oldest_lost
+        self._takes.on_resolved = self.places.resolved
+        self._template = TakeTemplate(
+            scripts.take, self._lease_ms, incarnation, self._takes.connection_lost, self.places.place
+        )
         self._plans = RecentlyUsed[int, CompiledPlan](PLANS_KEPT)
         self._takes_to_send: list[Take] = []
         self._clock_steps = ClockSteps(self._options.client.deadline_s, self._options.on_clock_step)
@@ -113,7 +120,10 @@ class RedisCounters:
         """Limits with a clock that starts at the machine's time and does not step with it."""
         started_ms = time.time_ns() // 1_000_000 - time.monotonic_ns() // 1_000_000
         return LocalLimits(
-            self._lease_ms, lambda: self._roster.share, lambda: started_ms + time.monotonic_ns() // 1_000_000
+            self._lease_ms,
+            lambda: self._roster.share,
+            lambda: started_ms + time.monotonic_ns() // 1_000_000,
+            self.places.held,
         )
 
     async def start(self) -> None:
@@ -127,7 +137,7 @@ class RedisCounters:
     async def close(self) -> None:
         """Send the settlements, for at most `CLOSE_TIMEOUT_S`, and disconnect."""
         timeout_s = CLOSE_TIMEOUT_S if self.available else 0.0
-        await asyncio.gather(self._settlements.close(timeout_s), self.spend.close(timeout_s))
+        await asyncio.gather(self._settlements.close(timeout_s), self.spend.close(timeout_s), self.places.close())
         await self._roster.close()
         await self._nodes.close()
 
@@ -176,6 +186,8 @@ class RedisCounters:
             return answer
         take = compiled.take
         if take is None:
+            if compiled.place is not None:
+                self.places.expect(compiled.place)
             take = compiled.take = Take(compiled, self._on_reply)
             self._takes_to_send.append(take)
             self._nodes.schedule_flush()
@@ -207,6 +219,8 @@ class RedisCounters:
                 self._local.record_settlement(reservation, 0, given_back=True)
             if not reservation.local:  # Redis has not counted a local one
                 self._give_back_in_redis(reservation)
+        if take.place is not None:
+            take.place.release()
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         """Settle what a dead incarnation left behind, under its name and numbers. Returns when Redis has confirmed it.
@@ -288,11 +302,15 @@ class RedisCounters:
         local = self._local
         estimates = take.estimates[:admitted]
         by_estimate = compiled.taken(reply, estimates)
+        if compiled.place is not None:
+            self.places.taken(compiled.place, take.number, admitted)
         for answer, estimate in zip(take.answers, estimates, strict=False):
             admission = by_estimate[estimate]
             if answer.done():
                 for reservation in admission.returnable:
                     self._give_back_in_redis(reservation)
+                if admission.place is not None:
+                    admission.place.release()
                 continue
             answer.set_result(admission)
             if local is not None:
@@ -326,7 +344,7 @@ class RedisCounters:
                 return
         for answer, estimate in zip(take.answers, take.estimates, strict=True):
             if not answer.done():
-                self._decide_without_redis(take.compiled.plan, answer, estimate)
+                self._decide_without_redis(take.compiled, answer, estimate)
 
     def _sent_elsewhere(self, take: Take, error: str) -> bool:
         """Send a take that has not run to the right server, with its script. False: the error is another one."""
@@ -347,15 +365,18 @@ class RedisCounters:
             )  # fmt: skip
         return False
 
-    def _decide_without_redis(self, plan: Plan, answer: Answer, estimate: Estimate) -> None:
+    def _decide_without_redis(self, compiled: CompiledPlan, answer: Answer, estimate: Estimate) -> None:
         if self._local is None:
             answer.set_exception(CountersUnavailableError())
             return
         try:
-            answer.set_result(self._local.take(plan, estimate))
+            decision = self._local.take(compiled.plan, estimate, compiled.place)
         except CountersUnavailableError as error:
             answer.set_exception(error)
             return
+        answer.set_result(decision)
+        if compiled.place is not None and isinstance(decision, Taken):
+            self.places.taken(compiled.place, 0, 1)
         if not self.local_decisions:
             _log.warning("Redis is lost; this worker enforces its share of each limit from memory (%s).",
                          self._roster.share)  # fmt: skip
@@ -380,6 +401,7 @@ class RedisCounters:
         for compiled in self._plans.values():
             compiled.forget_refusal()
         self._takes.redis_is_back()
+        self.places.redis_is_back()
         self.spend.redis_is_back()
 
 
@@ -390,6 +412,7 @@ def _combined(ceiling: Taken, granted: Taken) -> Taken:
         ceiling.returnable + granted.returnable,
         rate_limit_lines(requests, tokens),
         lambda: (requests, tokens),
+        granted.place,
     )
 
 

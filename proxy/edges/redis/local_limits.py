@@ -15,10 +15,12 @@ from policy.limits.admission import Tightest, admit, charge, settle
 from policy.limits.counter_hash import CounterHash
 from policy.limits.counter_layout import kinds_of
 from policy.limits.effective import Bound, Plan
+from policy.limits.in_flight.places import NO_PLACES, HeldPlaces
 from policy.limits.kinds import RATE_UNITS, USAGE_UNITS, Kind, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import until_end_ms, window_ms
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
+from proxy.edges.redis.admission_requests import PlanPlace
 from proxy.edges.redis.worker_roster import Share
 from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
@@ -85,12 +87,22 @@ class _History:
 
 
 class LocalLimits:
-    """One worker's memory. `share`: its last known share, None before that. `clock_ms`: a clock without steps."""
+    """One worker's memory. `share`: its last known share, None before that. `clock_ms`: a clock without steps.
 
-    def __init__(self, lease_ms: int, share: Callable[[], Share | None], clock_ms: Callable[[], int]) -> None:
+    `in_flight`: this worker's calls in flight, by key and group, whoever has admitted them.
+    """
+
+    def __init__(
+        self,
+        lease_ms: int,
+        share: Callable[[], Share | None],
+        clock_ms: Callable[[], int],
+        in_flight: Callable[[str, str], int],
+    ) -> None:
         self._lease_ms = lease_ms
         self._share = share
         self._clock_ms = clock_ms
+        self._in_flight = in_flight
         self._histories: dict[tuple[str, str], _History] = {}
         self._sweep_at = _PLANS_KEPT
         self._windows = _Windows()
@@ -163,8 +175,11 @@ class LocalLimits:
         self._histories = histories
         self._sweep_at = max(_PLANS_KEPT, 2 * len(histories))
 
-    def take(self, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
-        """Admit against this worker's share. Raises `CountersUnavailableError` if it has never known one."""
+    def take(self, plan: Plan, estimate: Estimate, place: PlanPlace | None = None) -> Taken | LimitHit:
+        """Admit against this worker's share. Raises `CountersUnavailableError` if it has never known one.
+
+        `place`: that of the plan's calls, if a limit of calls in flight binds.
+        """
         share = self._share()
         if share is None:
             raise CountersUnavailableError
@@ -172,7 +187,12 @@ class LocalLimits:
         without_share = next((b for b, own in zip(plan.bounds, bounds, strict=True) if own.limit.threshold == 0), None)
         if without_share is not None:
             return LimitHit(without_share, _NO_SHARE_RETRY_MS)
-        decision = admit(self._hash(plan.key, share), bounds, (estimate,), self._clock_ms())
+        counters = self._hash(plan.key, share)
+        now_ms = self._clock_ms()
+        for group in () if place is None else place.groups:
+            own_places = HeldPlaces(calls=self._in_flight(plan.key, group))
+            counters.places[group] = NO_PLACES.at(now_ms).with_entry("", own_places)
+        decision = admit(counters, bounds, (estimate,), now_ms)
         requests = _status(plan, decision.requests)
         tokens = _status(plan, decision.tokens)
         if decision.refused_by is not None:
@@ -180,7 +200,7 @@ class LocalLimits:
             return LimitHit(plan.bounds[decision.refused_by], waits[0], requests, tokens, waits[1], waits[2])
         self.record_admission(plan, estimate)
         own = reservations_of(plan.key, _buckets(plan), decision.now_ms, estimate, local=True)
-        return Taken(own, own, rate_limit_lines(requests, tokens), lambda: (requests, tokens))
+        return Taken(own, own, rate_limit_lines(requests, tokens), lambda: (requests, tokens), place)
 
     def _hash(self, key: str, share: Share) -> CounterHash:
         counters = self._hashes.get(key)

@@ -56,6 +56,8 @@ class PendingTakes:
         self._give_back = give_back
         self._number = 0
         self._lost_takes: dict[str, list[_LostTake]] = {}
+        self.on_resolved: Callable[[str, int], None] = lambda key, through: None
+        """Called with a key and the number up to which it is known what became of its lost takes."""
 
     def stamp(self, take: Take, node: RedisNode, deadline_ms: int = NO_DEADLINE_MS) -> bytes:
         """Number a take, in the order of sending. The numbers rise over all servers, so that they rise for a key that
@@ -78,6 +80,11 @@ class PendingTakes:
         lost_take = _LostTake(take.number, take.compiled, take.estimates)
         self._lost_takes.setdefault(take.compiled.plan.key, []).append(lost_take)
 
+    def oldest_lost(self, key: str) -> int | None:
+        """The lowest number of a lost take of this key. None if there is none."""
+        takes = self._lost_takes.get(key)
+        return takes[0].number if takes else None
+
     def redis_is_back(self) -> None:
         """Revoke the lost takes. Call it when a new connection stands, or a key has another server. Calling it more
         often does no harm."""
@@ -96,6 +103,7 @@ class PendingTakes:
                 node.client.enqueue(revocation)
                 return
         takes = self._taken_out(revocation)
+        self.on_resolved(revocation.key, revocation.through)
         if isinstance(reply, hiredis.ReplyError):
             error = str(reply).split(" ", 1)[0]
             _log.error(

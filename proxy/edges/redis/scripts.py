@@ -1,4 +1,4 @@
-"""The Lua scripts `take.lua`, `settle.lua` and `revoke.lua`, and the packing of their arguments.
+"""The Lua scripts `take.lua`, `settle.lua`, `revoke.lua` and `places.lua`, and the packing of their arguments.
 
 The only Python module that knows the order and the widths of the arguments. Reads the scripts; otherwise no I/O.
 
@@ -8,7 +8,7 @@ See docs/reference/limits.md#counter-layout.
 import hashlib
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
 from policy.limits.effective import LimitSet, Plan
+from policy.limits.in_flight.places import Word
 from policy.limits.kinds import KIND_NUMBER, TOKEN_TYPES, LimitType
 from policy.limits.script_constants import kind_constants
 from policy.limits.settlement import Buckets, Settlement
@@ -41,19 +42,23 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The three scripts of the counters."""
+    """The scripts of the counters."""
 
     take: Script
     settle: Script
     revoke: Script
+    places: Script
 
     @classmethod
     def load(cls, clock: str = CLOCK) -> "Scripts":
-        counters = kind_constants() + lua_text("policy.limits", "month.lua") + lua_text("policy.limits", "log.lua")
+        constants = kind_constants()
+        counters = constants + lua_text("policy.limits", "month.lua") + lua_text("policy.limits", "log.lua")
+        places = lua_text("policy.limits.in_flight", "places.lua")
         return cls(
-            Script.load("take.lua", counters, clock),
+            Script.load("take.lua", counters + places, clock),
             Script.load("settle.lua", counters, clock),
             Script.load("revoke.lua", f"local EXPIRY_S = {HASH_EXPIRY_S}\n", clock),
+            Script.load("places.lua", constants + places, clock),
         )
 
 
@@ -87,6 +92,8 @@ class TakeLimits(NamedTuple):
     """The mask of each group for each column: the limits that count its tokens. TOKEN's also has REQUEST limits."""
     is_closed: bool
     """True if a threshold of 0 refuses every call."""
+    in_flight: tuple[bool, ...]
+    """True for each group that limits its calls in flight."""
     settled: tuple[bool, ...]
     """True for each group with TOKEN limits, which a dispatched call settles. Its request stays counted."""
     names: dict[int, tuple[str, str]]
@@ -108,8 +115,18 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
     parts = [masks_by_type(own.mask) for own in sets]
     masks = tuple(tuple(part.get(type, 0) for part in parts) for type in columns)
     settled = tuple(any(limit.type is LimitType.TOKEN for limit in own.limits) for own in sets)
+    in_flight = tuple(any(limit.type.is_concurrent for limit in own.limits) for own in sets)
     is_closed = any(0 in own.thresholds for own in sets)
-    return TakeLimits(layout, b"".join(packed), columns, masks, is_closed, settled, {})
+    return TakeLimits(
+        layout=layout,
+        packed=b"".join(packed),
+        columns=columns,
+        masks=masks,
+        is_closed=is_closed,
+        in_flight=in_flight,
+        settled=settled,
+        names={},
+    )
 
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
@@ -181,6 +198,14 @@ def marker_field(incarnation: str) -> bytes:
 def takes_field(incarnation: str) -> bytes:
     """The field of a hash that holds an incarnation's takes."""
     return marker_field(incarnation + TAKES_SUFFIX)
+
+
+def places_arguments(incarnation: str, word: Word, calls: Mapping[str, int]) -> list[bytes]:
+    """The arguments of places.lua. `calls`: the calls in flight by group; of most words only the groups count."""
+    layout = b"<BI6I6" + b"I4" * len(calls)
+    numbers = [number.to_bytes(4, "little") for number in calls.values()]
+    values = bytes([word.says.value]) + word.version.to_bytes(6, "little") + word.answered.to_bytes(6, "little")
+    return [layout, values + b"".join(numbers), *map(str.encode, calls), incarnation.encode()]
 
 
 _VALUES_MAX = 4000

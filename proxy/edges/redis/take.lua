@@ -3,7 +3,7 @@
 --       of its group, its column, kind, threshold; then the stamp: deadline (ms), number, number up to which all takes
 --       are answered | the groups' names | the field of the incarnation's takes | per request and column: its expected
 --       tokens, its margin.
--- A column is a type that counts tokens; the first one is TOKEN. Column 0: the bound counts requests.
+-- A column is a type that counts tokens; the first one is TOKEN. Column 0: the bound counts requests, or those in flight.
 -- Reply: Redis' clock, how many requests were admitted, number of the bound that refused the rest (0: none), retry after,
 --        counted retry after, hard retry after; then for REQUEST and for TOKEN limits: number (0: none), room, reset of
 --        the tightest bound; then the time of the groups, which is that of the admission. None admitted and none
@@ -23,9 +23,9 @@ local requests = (#ARGV - 3 - groups) / (2 * columns)
 -- The incarnation's takes: the number up to which they are revoked; then per unanswered take that ran, newest first:
 -- time, number, how many requests it admitted.
 local heads = redis.call('HMGET', key, unpack(ARGV, 3, 3 + groups))
-local takes, revoked, unanswered = heads[groups + 1], 0, ''
+local takes, revoked, unanswered, answered = heads[groups + 1], 0, '', bounds[last - 1]
 if takes then
-  local answered, _, newest = bounds[last - 1], nil, nil
+  local _, newest
   revoked, _, newest = unpack_('<I6I6I6', takes)
   if number <= revoked then return {clock_ms, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0} end
   if newest > answered then
@@ -48,7 +48,7 @@ if not is_steady then
   now = now + ahead
 end
 
--- The log of each bound that has one: all but a usage limit of requests. Those of margins come after them, when all
+-- The log of each bound that has one: all but a usage limit of requests, and one of calls in flight. Those of margins come after them, when all
 -- have their places.
 local places, margin_places = {}, {}
 for b = 4, last_bound, 4 do
@@ -59,6 +59,7 @@ end
 -- most_room: what the calls in flight can cost at most is below twice the threshold.
 local huge = math.huge
 local rooms, least_room, most_room, tokens, margins = {}, {}, {}, {}, {}
+local in_flight, have_places_stepped = {}, false
 for c = 0, columns do
   least_room[c], most_room[c], tokens[c], margins[c] = huge, huge, 0, 0
 end
@@ -69,7 +70,15 @@ for b = 4, last_bound, 4 do
     expire(g, h, i, now)
     used = h[i + 1]
   end
-  if not WINDOW[kind] then used = used + h[count_at(h, kind)] end
+  if not WINDOW[kind] then
+    if CONCURRENT[kind] then
+      local p = read_places(key, ARGV[2 + g] .. PLACES, ARGV[3 + groups]:sub(2, -2), clock_ms)
+      in_flight[b], used = p, p.used
+      if p.has_stepped then have_places_stepped = true end
+    else
+      used = used + h[count_at(h, kind)]
+    end
+  end
   local room = bounds[b + 3] - used
   rooms[b] = room
   if room < least_room[c] then least_room[c] = room end
@@ -110,6 +119,9 @@ if admitted > 0 then
       local granule = (WINDOW[kind] and bounds[b + 3] <= EXACT_UP_TO) and 1 or GRANULE[kind]
       charge(g, h, i, cost, granule, now)
       if c > 0 then charge(g, h, margin_places[b], margins[c], granule, now) end
+    elseif in_flight[b] then
+      add_take(in_flight[b], number, answered, admitted)
+      in_flight[b].renewed = in_flight[b].now
     else
       local at = count_at(h, kind)
       h[at] = h[at] + cost
@@ -117,7 +129,7 @@ if admitted > 0 then
   end
 end
 
-if admitted > 0 or has_stepped then  -- a group whose limits are full must not wait for the clock to catch up
+if admitted > 0 or has_stepped or have_places_stepped then  -- a group whose limits are full must not wait for the clock to catch up
   local fields = {}
   for g = 1, groups do
     local h = heads[g]
@@ -128,6 +140,7 @@ if admitted > 0 or has_stepped then  -- a group whose limits are full must not w
     fields[2 * groups + 1] = ARGV[3 + groups]
     fields[2 * groups + 2] = pack(TAKES, revoked, now, number, admitted) .. unanswered
   end
+  for _, p in pairs(in_flight) do changed[p.field] = packed_places(p, ARGV[3 + groups]:sub(2, -2)) end
   save(fields, last_written, now)
 end
 
@@ -139,7 +152,7 @@ for b = 4, last_bound, 4 do
     local most = rooms[b] + bounds[b + 3] - heads[bounds[b]][margin_places[b] + 1]
     if most < rooms[b] then rooms[b] = most end
     if c == 1 and (tight_token == 0 or rooms[b] < rooms[tight_token]) then tight_token = b end
-  elseif tight_request == 0 or rooms[b] < rooms[tight_request] then
+  elseif not in_flight[b] and (tight_request == 0 or rooms[b] < rooms[tight_request]) then
     tight_request = b
   end
 end
@@ -210,6 +223,7 @@ if admitted < requests then
   local function waits(b)
     local g, kind, threshold = bounds[b], bounds[b + 2], bounds[b + 3]
     local h, i, m = heads[g], places[b], margin_places[b]
+    if in_flight[b] then return RETRY_MS, RETRY_MS, 0 end
     if not i then return until_end(kind), until_end(kind), 0 end
     local settled = WINDOW[kind] and 0 or h[count_at(h, kind)]
     local retry = wait(kind, settled, threshold, function(most) return room_at(g, h, i, most) end)

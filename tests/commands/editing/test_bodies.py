@@ -71,6 +71,13 @@ def test_limits_replace_their_type_and_keep_the_others() -> None:
     assert list(limits_of(models[0])) == ["60 REQUEST/MINUTE", "9 TOKEN/DAY"]
 
 
+def test_a_limit_of_calls_in_flight_is_removed_whatever_its_unit() -> None:
+    five: dict[str, Any] = {"type": "CONCURRENT_REQUEST", "unit": "MINUTE", "threshold": 5}
+    models: list[dict[str, Any]] = [{"slug": "a/b", "rate_limits": [five]}]
+    assert list(limits_of(models[0])) == ["5 CONCURRENT_REQUEST/MINUTE"]
+    assert changed(models, [], limits("a/b:concurrent_request/second=none"))[0]["rate_limits"] == []
+
+
 @pytest.mark.parametrize("text", ["a/b", "a/b=5", "a/b:REQUEST/HOUR=5", "a/b:REQUEST/DAY=-5", "a/b:REQUEST/DAY=5.0"])
 def test_other_text_is_no_limit(text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected SLUG:TYPE/UNIT=N"):

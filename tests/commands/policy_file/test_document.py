@@ -77,6 +77,18 @@ def test_two_limits_of_a_type_are_refused() -> None:
     )
 
 
+def test_calls_in_flight_have_one_limit_whatever_its_unit_and_none_of_a_day() -> None:
+    one = "{type: CONCURRENT_REQUEST, unit: SECOND, threshold: 1}"
+    two = f"[{one}, {one.replace('SECOND', 'MINUTE')}]"
+    assert "at most one rate limit per type" in problems(
+        GROUP + f"    models: [{{slug: acme/a, rate_limits: {two}}}]\n"
+    )
+    daily = f"[{one.replace('SECOND', 'DAY')}]"
+    assert "usage_limits.0.type: must be one of REQUEST" in problems(
+        GROUP + f"    models: [{{slug: acme/a, usage_limits: {daily}}}]\n"
+    )
+
+
 def test_unquoted_text_is_what_it_looks_like() -> None:
     values = parse_yaml("[no, 1.5, 2026-11-24, 12:30:00, 010, -7, true, ~, 'true', '7', 1_000]").value
     assert values == ["no", "1.5", "2026-11-24", "12:30:00", "010", -7, True, None, "true", "7", "1_000"]

@@ -33,6 +33,10 @@ def tokens(threshold: int) -> Item:
     return {"type": "TOKEN", "unit": "MINUTE", "threshold": threshold}
 
 
+def in_flight(threshold: int, unit: str) -> Item:
+    return {"type": "CONCURRENT_REQUEST", "unit": unit, "threshold": threshold}
+
+
 BEFORE = tree([requests(100)], [requests(50)])
 AFTER = tree([requests(100)], [requests(40)])
 
@@ -132,6 +136,11 @@ def test_limits_fall_from_the_leaves_and_rise_from_the_root(
         (tree([requests(100)], [requests(50), tokens(40)]), tree([requests(100), tokens(10)], [requests(50)])),
         # The unit changes: there is one limit per type, so both cannot stand between the phases.
         (tree([requests(100)], [requests(50)]), tree([requests(5, "SECOND")], [requests(3, "SECOND")])),
+        # Calls in flight are compared whatever their units, which change too.
+        (
+            tree([in_flight(9, "MINUTE")], [in_flight(5, "SECOND")]),
+            tree([in_flight(3, "SECOND")], [in_flight(2, "MINUTE")]),
+        ),
     ],
 )
 def test_awkward_changes_of_a_tree_are_legal_at_every_step(before: str, after: str) -> None:

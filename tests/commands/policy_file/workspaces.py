@@ -36,9 +36,9 @@ PRICES = st.fixed_dictionaries(
 )
 
 
-def limits(units: tuple[str, ...]) -> st.SearchStrategy[list[Item]]:
+def limits(types: tuple[str, ...], units: tuple[str, ...]) -> st.SearchStrategy[list[Item]]:
     one = st.fixed_dictionaries(
-        {"type": st.sampled_from(["TOKEN", "REQUEST"]), "unit": st.sampled_from(units), "threshold": st.integers(1, 6)}
+        {"type": st.sampled_from(types), "unit": st.sampled_from(units), "threshold": st.integers(1, 6)}
     )
     return st.lists(one, max_size=2, unique_by=lambda limit: limit["type"])
 
@@ -51,7 +51,12 @@ def spend_limits(currency: str) -> st.SearchStrategy[list[Item]]:
     return st.lists(one, max_size=2, unique_by=lambda limit: limit["unit"])
 
 
-ENTRIES = st.fixed_dictionaries({"rate_limits": limits(("SECOND", "MINUTE")), "usage_limits": limits(("DAY",))})
+ENTRIES = st.fixed_dictionaries(
+    {
+        "rate_limits": limits(("TOKEN", "REQUEST", "CONCURRENT_REQUEST"), ("SECOND", "MINUTE")),
+        "usage_limits": limits(("TOKEN", "REQUEST"), ("DAY",)),
+    }
+)
 
 
 def models() -> st.SearchStrategy[list[Item]]:

@@ -93,6 +93,8 @@ class World:
         return sum(isinstance(answer, Taken) for answer in answers)
 
     async def settle(self, admission: Taken, actual: int) -> list[Settlement]:
+        if admission.place is not None:
+            admission.place.release()
         settlements = [
             Settlement(reservation=reservation, number=next(self.counters.numbers), actual_tokens=actual)
             for reservation in admission.reservations

@@ -1,8 +1,9 @@
 """The real scripts, with the test's own clock, compared with the reference and with two brute-force models.
 
 Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
-come late or whose answers are lost, changing thresholds, midnight, clocks that step back by any size and forward again,
-and steps that aim at the edges of windows.
+come late or whose answers are lost, words on calls in flight, changing thresholds, midnight, clocks that step back by
+any size, and steps that aim at the edges of windows. What the models do not know, calls in flight, is in
+`test_places_machine.py`.
 """
 
 from collections.abc import Iterator
@@ -24,25 +25,37 @@ from hypothesis.stateful import (
 
 from policy.limits.admission import Decision, Tightest, admit, revoke_takes, settle
 from policy.limits.counter_hash import CounterHash, number_of
-from policy.limits.counter_layout import calendar_usage, closed_field, kind_mask, rate_usage, time_ms, windows_field
+from policy.limits.counter_layout import (
+    calendar_usage,
+    closed_field,
+    kind_mask,
+    places_field,
+    rate_usage,
+    time_ms,
+    windows_field,
+)
 from policy.limits.effective import Bound, Plan
 from policy.limits.groups import Group
-from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType
+from policy.limits.in_flight.places import RETRY_MS, Says, Word, calls_in_flight, hear
+from policy.limits.kinds import KIND_NUMBER, KINDS, LimitType, Unit
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from policy.limits.windows import DAY_MS, day_of, window_ms
-from proxy.edges.redis.scripts import Scripts, settle_arguments, take_limits, takes_field
+from proxy.edges.redis.scripts import Scripts, places_arguments, settle_arguments, take_limits, takes_field
 from tests.contracts.redis.brute_force import GRANULE_MS, WINDOW_MS, BruteForce, Moment
 from tests.contracts.redis.counters_world import CLOCK_KEY, REDIS_CLOCK, START_MS, group, plan_of
 from tests.redis_counters import take_arguments
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 LEASE_MS = 130_000
+CONCURRENT = {kind for kind in KINDS if kind[0].is_concurrent}
 HOUR_MS = 3_600_000
 DAYS_TO_NEXT_MONTH = 28
 """Days from `START_MS`, the 4th of October, to the next month."""
 THRESHOLDS = st.one_of(st.integers(1, 6), st.sampled_from([63, 64, 65, 66]), st.integers(7, 400))
-LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4)
+LIMITS = st.dictionaries(st.sampled_from(KINDS), THRESHOLDS, max_size=4).map(
+    lambda limits: {(LimitType.REQUEST, Unit.MINUTE): 400, **limits} if CONCURRENT & limits.keys() else limits
+)
 COUNTS = st.one_of(st.integers(0, 8), st.integers(0, 150))
 MARGINS = st.one_of(st.just(0), st.integers(0, 8), st.integers(0, 300))
 ESTIMATES = st.builds(
@@ -202,6 +215,9 @@ class Machine(RuleBasedStateMachine):
         decision = self._take(plan, [SOME])
         if decision is None or decision.refused_by is None or self._later_window_has_counted(plan):
             return
+        if self._has_full_places(plan):
+            assert decision.retry_after_ms >= RETRY_MS
+            return
         self._set_clock(decision.clock_ms + decision.retry_after_ms - 1)
         early = self._take(plan, [SOME])
         assert early is not None
@@ -249,6 +265,24 @@ class Machine(RuleBasedStateMachine):
             batch = batch + following[2]
         self._apply(key, incarnation, batch)
 
+    @rule(
+        caller=st.integers(0, 4),
+        by=st.sampled_from("abc"),
+        says=st.sampled_from(Says),
+        calls=st.lists(st.integers(0, 9), min_size=5, max_size=5),
+        numbers=st.tuples(st.integers(0, 9), st.integers(0, 30)),
+    )
+    def say_what_is_in_flight(
+        self, caller: int, by: str, says: Says, calls: list[int], numbers: tuple[int, int]
+    ) -> None:
+        """A word, which may be an old one, or say what is not so."""
+        plan = self._plan(caller)
+        groups = dict(zip(plan.groups, calls, strict=False))
+        if groups:
+            word = Word(says, *numbers)
+            changes = self._run(self.scripts.places.sha, plan.key, places_arguments(by, word, groups))
+            assert changes == hear(self.books[plan.key].places, by, word, groups, self.now_ms)
+
     @rule(which=st.integers(0, 4), limits=LIMITS)
     def patch(self, which: int, limits: dict[tuple[str, str], int]) -> None:
         """Thresholds and units change; counts stay."""
@@ -264,6 +298,11 @@ class Machine(RuleBasedStateMachine):
             group = bound.counting_group
             kind = bound.limit.type, bound.limit.unit
             number = KIND_NUMBER[kind]
+            if bound.limit.type.is_concurrent:
+                stored: Any = self.client.hget(plan.key, places_field(group))
+                places = self.books[plan.key].places_at(group, self.now_ms)
+                assert calls_in_flight(stored, self.now_ms) == places.used("")
+                continue
             counts = self.books[plan.key].counts_at(group, self.now_ms)
             values: Any = self.client.hmget(plan.key, [group, windows_field(group, kind), closed_field(group, number)])
             header, windows, closed = values
@@ -284,6 +323,15 @@ class Machine(RuleBasedStateMachine):
         ]
         is_later = [window.number > number_of(kind, today) for kind, window in others]
         return any(one.day > today for one in counts) or any(is_later)
+
+    def _has_full_places(self, plan: Plan) -> bool:
+        """Return whether a limit of calls in flight refuses incarnation `a`."""
+        places = self.books[plan.key].places_at
+        return any(
+            places(bound.counting_group, self.now_ms).used("a") >= bound.limit.threshold
+            for bound in plan.bounds
+            if bound.limit.type.is_concurrent
+        )
 
     def _plan(self, caller: int) -> Plan:
         depth = caller % len(self.groups)
@@ -346,23 +394,24 @@ class Machine(RuleBasedStateMachine):
     def _check_between_the_models(self, plan: Plan, estimates: list[Estimate], decision: Decision) -> None:
         model = self.models[plan.key]
         now = self._moment()
+        bounds = tuple(bound for bound in plan.bounds if not bound.limit.type.is_concurrent)
         for estimate in estimates[: decision.admitted]:
-            for bound in plan.bounds:
+            for bound in bounds:
                 least = model.least(bound, now)
                 threshold = bound.limit.threshold
                 assert least < threshold, f"one too many: {bound}"
                 assert least + model.least_margin(bound, now) < 2 * threshold, f"one may cost too much: {bound}"
-            model.admitted(plan.bounds, estimate, decision.now_ms, now)
+            model.admitted(bounds, estimate, decision.now_ms, now)
             reservations = reservations_of(plan.key, _buckets(plan.bounds), decision.now_ms, estimate)
-            parts = tuple((one, _bounds_of(one, plan.bounds)) for one in reservations)
+            parts = tuple((one, _bounds_of(one, bounds)) for one in reservations)
             self.open.append(Admission(parts, now))
-        if decision.refused_by is not None:
+        if decision.refused_by is not None and not plan.bounds[decision.refused_by].limit.type.is_concurrent:
             refusing = plan.bounds[decision.refused_by]
             most = model.most(refusing, now)
             threshold = refusing.limit.threshold
             most_in_all = most + model.most_margin(refusing, now)
             assert most >= threshold or most_in_all >= 2 * threshold, f"refused for nothing: {refusing}"
-            for earlier in plan.bounds[: decision.refused_by]:
+            for earlier in (one for one in plan.bounds[: decision.refused_by] if one in bounds):
                 assert model.least(earlier, now) < earlier.limit.threshold, f"not the first to refuse: {refusing}"
         if decision.admitted:
             self._remember_edges(plan, decision.clock_ms)
@@ -432,7 +481,7 @@ def _as_reply(decision: Decision) -> list[int]:
 def machine(request: pytest.FixtureRequest) -> Iterator[type[Machine]]:
     scripts = Scripts.load(REDIS_CLOCK)
     with private_redis(binary=request.param) as server, redis.Redis(unix_socket_path=str(server.socket_path)) as own:
-        for script in (scripts.take, scripts.settle, scripts.revoke):
+        for script in (scripts.take, scripts.settle, scripts.revoke, scripts.places):
             own.script_load(script.text.decode())
         yield type("BoundMachine", (Machine,), {"client": own, "scripts": scripts})
 

@@ -23,6 +23,7 @@ COUNTED = {
     LimitType.TOKEN: (100, 105),
     LimitType.UNCACHED_INPUT_TOKEN: (70, 20),
     LimitType.OUTPUT_TOKEN: (30, 25),
+    LimitType.CONCURRENT_REQUEST: (1, 0),
 }
 """Shares of `CALL` and of `TOKENS` that each kind is expected to count."""
 NOVEMBER_MS = START_MS - START_MS % DAY_MS + 28 * DAY_MS
@@ -55,6 +56,8 @@ async def take(world: World, plan: Plan, estimate: Estimate = CALL) -> Taken | L
 
 async def settle(world: World, admission: Taken | LimitHit, tokens: Tokens = TOKENS) -> None:
     assert isinstance(admission, Taken)
+    if admission.place is not None:
+        admission.place.release()
     for one in admission.reservations:
         world.counters.settle(one, number=next(world.counters.numbers), actual_tokens=one.type.amount(tokens))
     await world.quiet()

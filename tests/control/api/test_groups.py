@@ -17,6 +17,11 @@ def limits(entry: Json) -> set[tuple[str, str, int, str]]:
     return {(limit["type"], limit["unit"], limit["threshold"], limit["source_group"]) for limit in entries}
 
 
+def in_flight(threshold: int, unit: str = "MINUTE") -> Json:
+    """A rate limit of calls in flight."""
+    return {"type": "CONCURRENT_REQUEST", "unit": unit, "threshold": threshold}
+
+
 def day(threshold: int, type: str = "TOKEN", slug: str = SLUG) -> Json:
     return {"slug": slug, "usage_limits": [{"type": type, "unit": "DAY", "threshold": threshold}]}
 
@@ -82,6 +87,26 @@ async def test_a_child_may_not_exceed_an_ancestor(plane: ControlPlane) -> None:
     (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(100), rate(1, slug="acme/else")]})).ok()
     (await plane.patch(f"{PATH}/{leaf['id']}", {"models": [rate(101, unit="SECOND")]})).ok()
     (await plane.patch(f"{PATH}/{root['id']}", {"models": [rate(99)]})).ok()
+
+
+async def test_the_unit_of_calls_in_flight_is_stored_and_compared_with_nothing(plane: ControlPlane) -> None:
+    def limited(threshold: int, unit: str) -> Any:
+        return {"slug": SLUG, "rate_limits": [in_flight(threshold, unit)]}
+
+    root = await plane.group("root", models=[limited(10, "SECOND")], mode="CASCADING")
+    assert (await plane.try_group("above", root["id"], models=[limited(11, "MINUTE")])).refused(400)["error"] == EXCEEDS
+    child = await plane.group("child", root["id"], models=[limited(10, "MINUTE")])
+    assert child["models"][0]["rate_limits"] == [in_flight(10, "MINUTE")]
+    assert limits(child["effective_models"][0]) == {
+        ("CONCURRENT_REQUEST", "MINUTE", 10, child["id"]),
+        ("CONCURRENT_REQUEST", "SECOND", 10, root["id"]),
+    }
+    lowered = await plane.patch(f"{PATH}/{root['id']}", {"models": [limited(9, "MINUTE")]})
+    assert lowered.refused(400)["error"] == EXCEEDS
+    (await plane.patch(f"{PATH}/{root['id']}", {"models": [limited(10, "MINUTE")]})).ok()
+    alone = await plane.group("alone", models=[limited(10, "SECOND")])
+    heir = await plane.group("heir", alone["id"], models=[limited(20, "MINUTE")])
+    assert limits(heir["effective_models"][0]) == {("CONCURRENT_REQUEST", "MINUTE", 20, heir["id"])}
 
 
 async def test_an_independent_child_may_exceed_its_parent(plane: ControlPlane) -> None:
@@ -243,6 +268,11 @@ async def test_the_list_leaves_out_what_is_inherited_where_nobody_asks_for_it(pl
             "models.0",
         ),
         ([{"slug": SLUG, "usage_limits": rate(1)["rate_limits"]}], "models.0.usage_limits.0.unit"),
+        (
+            [{"slug": SLUG, "rate_limits": [in_flight(1), in_flight(2, unit="SECOND")]}],
+            "models.0",
+        ),
+        ([{"slug": SLUG, "usage_limits": [in_flight(1, unit="DAY")]}], "models.0.usage_limits.0.type"),
         ([rate("5")], "models.0.rate_limits.0.threshold"),
         ([rate(True)], "models.0.rate_limits.0.threshold"),
         ([rate(1.5)], "models.0.rate_limits.0.threshold"),

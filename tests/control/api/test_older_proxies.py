@@ -24,7 +24,12 @@ async def ask(plane: ControlPlane, query: str) -> None:
     (await plane.get(FEED + query, key=TOKEN)).ok()
 
 
-NEW = [("OUTPUT_TOKEN", "MINUTE"), ("UNCACHED_INPUT_TOKEN", "DAY"), ("TOKEN", "MONTH")]
+NEW = [
+    ("OUTPUT_TOKEN", "MINUTE"),
+    ("UNCACHED_INPUT_TOKEN", "DAY"),
+    ("TOKEN", "MONTH"),
+    ("CONCURRENT_REQUEST", "SECOND"),
+]
 
 
 @pytest.mark.parametrize(("type", "unit"), NEW)

@@ -5,7 +5,7 @@ from typing import Any
 
 from playwright.async_api import Page, expect
 
-from policy.limits.kinds import LimitType, Unit
+from policy.limits.kinds import USAGE_TYPES, LimitType, Unit
 from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in, until_dialog_is_gone
 from tests.journeys.product import models
@@ -45,14 +45,15 @@ async def test_limits_of_every_kind_are_set_in_the_form(page: Page, stage: Stage
     await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
     await page.get_by_text(stage.slug, exact=True).click()
     limits = [(kind_type, Unit.MINUTE, 100 + place) for place, kind_type in enumerate(LimitType)]
-    usages = [(unit, kind_type) for unit in Unit if not unit.is_rolling for kind_type in LimitType]
+    usages = [(unit, kind_type) for unit in Unit if not unit.is_rolling for kind_type in USAGE_TYPES]
     limits += [(kind_type, unit, place) for place, (unit, kind_type) in enumerate(usages)]  # the first one is 0
     for kind_type, unit, threshold in limits:
         window = "" if unit.is_rolling else f" a {unit.lower()}"
         await page.get_by_label(f"{kind_type.noun.capitalize()}{window}", exact=True).fill(str(threshold))
     await page.get_by_role("button", name="Review changes").click()
     for kind_type, unit, _ in limits:
-        name = f"{stage.slug} {kind_type.noun} a {unit.lower()}"
+        window = "" if kind_type.is_concurrent else f" a {unit.lower()}"
+        name = f"{stage.slug} {kind_type.noun}{window}"
         await expect(page.get_by_role("rowheader", name=name, exact=True)).to_be_visible()
     await page.get_by_role("button", name="Save").click()
     await page.wait_for_url(f"**/console/groups?id={group_id}")

@@ -44,8 +44,13 @@ def brute_force(path: tuple[Group, ...], slug: str) -> set[Bound]:
     """The rule, tuple by tuple, as docs/reference/limits.md states it."""
     bounds: set[Bound] = set()
     for kind, unit in product(LimitType, Unit):
+        if kind is LimitType.CONCURRENT_REQUEST and unit is not Unit.SECOND:
+            continue
         configuring = [
-            (g, limit) for g in path for limit in configured_limits(g, slug) if (limit.type, limit.unit) == (kind, unit)
+            (g, limit)
+            for g in path
+            for limit in configured_limits(g, slug)
+            if limit.type is kind and (limit.unit is unit or kind is LimitType.CONCURRENT_REQUEST)
         ]
         if path[0].enforcement is CASCADING:
             bounds |= {Bound(limit, g.id, g.id) for g, limit in configuring}

@@ -7,6 +7,7 @@ from policy.limits.limit import MAX_THRESHOLD, IllegalLimitsError, Limit, SlugLi
 
 REQUEST = LimitType.REQUEST
 TOKEN = LimitType.TOKEN
+IN_FLIGHT = LimitType.CONCURRENT_REQUEST
 SECOND = Unit.SECOND
 MINUTE = Unit.MINUTE
 DAY = Unit.DAY
@@ -36,6 +37,8 @@ def test_legal_limits_pass(legal: SlugLimits) -> None:
         (entry((Limit(REQUEST, DAY, 1),)), "per DAY or MONTH belong in usage_limits"),
         (entry(usage=(Limit(TOKEN, MINUTE, 1),)), "per SECOND or MINUTE belong in rate_limits"),
         (entry((Limit(REQUEST, SECOND, 1), Limit(REQUEST, MINUTE, 9))), "at most one rate limit per type"),
+        (entry((Limit(IN_FLIGHT, SECOND, 1), Limit(IN_FLIGHT, MINUTE, 9))), "at most one rate limit per type"),
+        (entry(usage=(Limit(IN_FLIGHT, DAY, 1),)), "a usage limit's type is REQUEST or TOKEN or"),
         (entry(usage=(Limit(TOKEN, DAY, 1), Limit(TOKEN, DAY, 2))), "at most one usage limit per type and unit"),
         (entry((Limit(TOKEN, SECOND, -1),)), "from 0 to"),
         (entry(usage=(Limit(TOKEN, DAY, MAX_THRESHOLD + 1),)), "from 0 to"),

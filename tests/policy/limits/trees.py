@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from policy.limits.effective import LimitSet, limit_set
 from policy.limits.groups import Enforcement, Group
-from policy.limits.kinds import LimitType, Unit
+from policy.limits.kinds import USAGE_TYPES, LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 
 SLUGS = ("a/x", "a/y")
@@ -20,7 +20,7 @@ RATES = st.tuples(
 USAGES = st.tuples(
     *(
         st.none() | st.builds(Limit, st.just(kind), st.just(unit), st.integers(1, 9))
-        for kind in LimitType
+        for kind in USAGE_TYPES
         for unit in (Unit.DAY, Unit.MONTH)
     )
 )

@@ -3,7 +3,7 @@
 import { h } from "./dom.mjs";
 import { usageBar } from "./chart.mjs";
 import { count, duration } from "./format.mjs";
-import { nounOf } from "./limit_kinds.mjs";
+import { isConcurrent, nounOf } from "./limit_kinds.mjs";
 import { table } from "./table.mjs";
 
 /** A table of the items of `GET …/limits`. `source(item)`: where a limit is from, for those who may see it. */
@@ -29,7 +29,7 @@ function usedOf(item) {
   return usageBar(`${limitName(item)} of ${item.slug}`, item.current_usage, item.threshold);
 }
 
-/** "requests per minute" */
+/** "requests per minute", "requests in flight" */
 export function limitName({ type, unit }) {
-  return `${nounOf(type)} per ${unit.toLowerCase()}`;
+  return isConcurrent(type) ? nounOf(type) : `${nounOf(type)} per ${unit.toLowerCase()}`;
 }

@@ -75,6 +75,8 @@ class SlotCallbacks:
     replicas: Callable[[int, Message], None]
     """Takes the slot's number and a message about replicas."""
     on_start: Callable[[str], None] = lambda incarnation: None
+    places: Callable[[str, Message], None] = lambda incarnation, message: None
+    """Takes the worker's incarnation and a message about where it may have places of calls in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,8 @@ class WorkerSlot:
                 self._start(self._confirm(message["number"]))
             case "damage":
                 self._start(self._callbacks.damage())
+            case "places":
+                self._callbacks.places(self.incarnation, message)
             case "ask" | "outcome" | "ended" | "wake":
                 self._callbacks.replicas(self.number, message)
 

@@ -14,11 +14,11 @@ from runtime.redis.slots import slot_of
 class RedisNode:
     """A server. `clock`: an estimate of its clock. `answered_through`: the highest number of a take that it answered.
 
-    `has_settle`, `has_end`: it has loaded settle.lua, or end.lua of spend limits, as far as is known. `epoch`: that of
-    its data.
+    `has_settle`, `has_places`, `has_end`: it has loaded settle.lua, places.lua, or end.lua of spend limits, as far as
+    is known. `epoch`: that of its data.
     """
 
-    __slots__ = ("answered_through", "client", "clock", "epoch", "has_end", "has_settle")
+    __slots__ = ("answered_through", "client", "clock", "epoch", "has_end", "has_places", "has_settle")
 
     def __init__(self, client: RedisClient) -> None:
         self.client = client
@@ -26,6 +26,7 @@ class RedisNode:
         self.epoch = ServerEpoch(client)
         self.answered_through = 0
         self.has_settle = False
+        self.has_places = False
         self.has_end = False
 
     @property

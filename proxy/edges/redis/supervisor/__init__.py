@@ -1,4 +1,4 @@
-"""The supervisor's use of Redis: whether it is ready to admit calls, and what dead async workers held there.
+"""The supervisor's use of Redis: whether it is ready to admit calls, and what dead workers held there.
 
 Must not count against a tenant's limits.
 """

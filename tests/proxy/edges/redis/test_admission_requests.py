@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS, TakeStamp
 from proxy.accounting.reservations import LimitHit, LimitStatus
-from proxy.edges.redis.admission_requests import CompiledPlan, Take, TakeTemplate
+from proxy.edges.redis.admission_requests import CompiledPlan, PlanPlace, Take, TakeTemplate
 from proxy.edges.redis.counters import PLANS_KEPT, RedisCounters
 from proxy.edges.redis.nodes.connection import RedisCommand, encode
 from proxy.edges.redis.pending_takes import PendingTakes
@@ -30,11 +31,12 @@ from tests.redis_counters import take_arguments
 
 BOUND = Bound(Limit(LimitType.REQUEST, Unit.MINUTE, 5), "g", "g")
 PLAN = plan_of_limits("acme/chat", "g", "tg:{g|acme/chat}", (BOUND.limit,))
+NO_PLACE = partial(PlanPlace, free=lambda _place: None)
 SCRIPT = Script(b"return 0", b"0" * 40)
 
 
 def compiled(*, is_tier: bool = False) -> CompiledPlan:
-    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier)
+    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE), is_tier)
 
 
 @given(
@@ -87,7 +89,9 @@ def test_command_states_the_number_of_its_arguments() -> None:
 def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
     above = limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),))
     plan = replace(PLAN, groups=("g", "root"), limits=(*PLAN.limits, above))
-    compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None), is_tier=False)
+    compiled_plan = CompiledPlan(
+        plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE), is_tier=False
+    )
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     outcomes = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
     requests = LimitStatus(5, 2, 60_000)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -12,13 +13,14 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.limits.settlement import Reservation, Settlement
 from proxy.accounting.reservations import LimitHit
-from proxy.edges.redis.admission_requests import CompiledPlan, TakeTemplate
+from proxy.edges.redis.admission_requests import CompiledPlan, PlanPlace, TakeTemplate
 from proxy.edges.redis.scripts import BATCH_MAX, Script
 from proxy.edges.redis.settlement_sender import SettlementSender
 from proxy.errors import CountersUnavailableError
 from tests.proxy.edges.redis.scripted_nodes import ScriptedClient, ScriptedNodes, SentBatch, sent_batch
 
 SKIPS_IDLE_TIME = True
+NO_PLACE = partial(PlanPlace, free=lambda _place: None)
 SCRIPT = Script(b"return 0", b"0" * 40)
 LEASE_MS = 7000
 KEY = "tg:{g|acme/chat}"
@@ -97,7 +99,7 @@ def local(number: int, given_back: bool = False) -> Settlement:
 
 def compiled_plan() -> CompiledPlan:
     plan = plan_of_limits("acme/chat", "g", KEY, (Limit(LimitType.TOKEN, Unit.MINUTE, 5),))
-    return CompiledPlan(plan, TakeTemplate(SCRIPT, LEASE_MS, "worker", lambda _take: None), is_tier=False)
+    return CompiledPlan(plan, TakeTemplate(SCRIPT, LEASE_MS, "worker", lambda _take: None, NO_PLACE), is_tier=False)
 
 
 async def test_settlements_of_a_tick_are_one_batch_in_order(world: World) -> None:

@@ -6,7 +6,7 @@ import { openDialog } from "../dialog.mjs";
 import { h } from "../dom.mjs";
 import { clockTime, count, duration, percent } from "../format.mjs";
 import { keepFresh } from "../live.mjs";
-import { amountOf, kindText, nounOf, RATE_UNITS, TYPES } from "../limit_kinds.mjs";
+import { amountOf, isConcurrent, kindText, nounOf, RATE_UNITS, TYPES } from "../limit_kinds.mjs";
 import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { groupLink } from "./groups_data.mjs";
@@ -89,6 +89,12 @@ function sittersOf(item, counting, tree) {
   return place;
 }
 
+/** What the limit counts, if not the day. */
+function itselfCounts({ type, unit }) {
+  if (isConcurrent(type)) return "The limit itself counts the calls that are in flight now.";
+  return unit !== "DAY" && `The limit itself counts the ${RATE_UNITS.includes(unit) ? "last" : "present"} ${unit.toLowerCase()}.`;
+}
+
 async function fillSitters(item, counting, tree) {
   const isShared = counting.hierarchy.limit_enforcement === "CASCADING";
   const midnight = new Date().toISOString().slice(0, 10);
@@ -112,7 +118,7 @@ async function fillSitters(item, counting, tree) {
   return [
     used.length ? table("Today's calls by group", columns, used.slice(0, MOST_SITTERS)) : nothing("No calls today."),
     used.length > MOST_SITTERS && h("p", {}, `And ${count(used.length - MOST_SITTERS)} more groups.`),
-    h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, item.unit !== "DAY" && `The limit itself counts the ${RATE_UNITS.includes(item.unit) ? "last" : "present"} ${item.unit.toLowerCase()}.`),
+    h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, itselfCounts(item)),
     (hasMore || (isShared && known.hasMore)) && h("p.soft", {}, "The workspace has more groups than were looked through: some may be missing."),
   ].filter(Boolean);
 }

@@ -3,7 +3,7 @@
 import { h, newId } from "../dom.mjs";
 import { field, select } from "../form.mjs";
 import { count } from "../format.mjs";
-import { KINDS, kindText, MIN_THRESHOLD, nounOf, RATE_UNITS, TYPES, USAGE_UNITS } from "../limit_kinds.mjs";
+import { isConcurrent, KINDS, kindText, MIN_THRESHOLD, nounOf, RATE_UNITS, TYPES, USAGE_TYPES, USAGE_UNITS } from "../limit_kinds.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { nameOf, nearest, ownLimit } from "./groups_rules.mjs";
 
@@ -95,13 +95,15 @@ function limitFields(original, path) {
   const { slug } = original;
   const rates = Object.keys(TYPES).map((type) => {
     const unit = original.rate_limits.find((one) => one.type === type)?.unit ?? DEFAULT_RATE_UNIT;
+    const input = number(ownLimit(group, { slug, type, unit }));
+    if (isConcurrent(type)) return { type, unit: { value: unit }, input };
     const choices = RATE_UNITS.map((one) => [one, one.toLowerCase()]);
     const chosen = select("", choices, unit, { "aria-label": `${heading(type)} of ${slug}: a ${choices.map(([, name]) => name).join(" or a ")}` });
-    return { type, unit: chosen, input: number(ownLimit(group, { slug, type, unit })) };
+    return { type, unit: chosen, input, choice: h("p", {}, "a ", chosen) };
   });
-  const usages = USAGE_UNITS.flatMap((unit) => Object.keys(TYPES).map((type) => ({ type, unit: { value: unit }, input: number(ownLimit(group, { slug, type, unit })) })));
+  const usages = USAGE_UNITS.flatMap((unit) => USAGE_TYPES.map((type) => ({ type, unit: { value: unit }, input: number(ownLimit(group, { slug, type, unit })) })));
   const elements = [
-    ...rates.map((one) => h("div", {}, field(heading(one.type), one.input), h("p", {}, "a ", one.unit))),
+    ...rates.map((one) => h("div", {}, field(heading(one.type), one.input), one.choice)),
     ...usages.map((one) => field(`${heading(one.type)} a ${one.unit.value.toLowerCase()}`, one.input)),
     h("p.hint", {}, fromAbove(slug, path())),
   ];

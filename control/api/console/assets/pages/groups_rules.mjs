@@ -2,7 +2,7 @@
 // The rules are those of policy/limits/groups.py and policy/limits/effective.py; the API decides when it saves.
 
 import { count } from "../format.mjs";
-import { KINDS, kindText } from "../limit_kinds.mjs";
+import { isSameKind, KINDS, kindText } from "../limit_kinds.mjs";
 
 const MOST_NAMED = 8;
 
@@ -12,7 +12,7 @@ export const nameOf = (group) => group.metadata.external_entity_id;
 export function ownLimit(group, { slug, type, unit }) {
   const entry = group.models.find((one) => one.slug === slug);
   const limits = entry ? [...entry.rate_limits, ...entry.usage_limits] : [];
-  return limits.find((one) => one.type === type && one.unit === unit)?.threshold ?? null;
+  return limits.find((one) => isSameKind(one, { type, unit }))?.threshold ?? null;
 }
 
 const mayCall = (group, slug) => group.models.some((one) => one.slug === slug);
