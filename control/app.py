@@ -62,7 +62,7 @@ from control.api.training import (
     sessions,
 )
 from control.api.training_hosts import gpu_capacity, queue_context
-from control.api.uploads import credentials, downloads, objects
+from control.api.uploads import downloads, objects, upload_credentials
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
@@ -178,7 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *job_logs.OPERATIONS,
     *job_metrics.OPERATIONS,
     *checkpoints.OPERATIONS,
-    *credentials.OPERATIONS,
+    *upload_credentials.OPERATIONS,
     *downloads.OPERATIONS,
     *search.OPERATIONS,
     *instance_types.OPERATIONS,

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn, Protocol
 
-from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
+from control.errors import CheckpointStoreUnavailableError
+from control.resources.training.errors import CheckpointFileNotFoundError
 from runtime.daemon_threads import in_daemon_thread, start_daemon_thread
 from runtime.log_lines import OutageLog, cause_of
 from runtime.object_store import NotInStoreError, ObjectStore, StoreError
@@ -50,9 +51,9 @@ class CheckpointStore:
         writing = asyncio.ensure_future(in_daemon_thread(self._present().write, key, size_bytes, iter(pieces)))
         try:
             while not writing.done():
-                taken = pieces.taken
+                count = pieces.piece_count
                 await asyncio.wait((writing,), timeout=WRITE_TIMEOUT_S)
-                if not writing.done() and pieces.taken == taken:
+                if not writing.done() and pieces.piece_count == count:
                     self._fail(StoreError(f"it took nothing within {WRITE_TIMEOUT_S:.0f} s"))
             with self._failures():
                 writing.result()
@@ -110,7 +111,7 @@ class Pieces(Protocol):
     """The content of a file that is to be written; a thread iterates over it."""
 
     @property
-    def taken(self) -> int:
+    def piece_count(self) -> int:
         """Return how many pieces were taken: it grows while the store works."""
         ...
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from aiohttp import web
 
-from control.errors import JobNotClaimableError
 from control.records.training import JobRecord
 from control.resources.training import job_states
+from control.resources.training.errors import JobNotClaimableError
 from policy.training.caches import CacheSummary
 from policy.training.job_spec import DEDICATED, JobSpec
 from policy.training.reports import (

@@ -24,20 +24,22 @@ from control.errors import (
     ConflictError,
     DatabaseUnavailableError,
     DomainError,
-    EnvironmentTokenError,
     EventsLostError,
     IngestTooSlowError,
     InvalidFieldError,
-    LinkExpiredError,
     NoProxyUrlError,
     NotFoundError,
     ProxyUnavailableError,
     RateLimitedError,
     SecretUnreadableError,
     TooManyCallsError,
+    UsageUnavailableError,
+)
+from control.resources.training.errors import (
+    EnvironmentTokenError,
+    LinkExpiredError,
     TrainingNotEnabledError,
     TrainingUnavailableError,
-    UsageUnavailableError,
 )
 from runtime.shares.places import NoPlaceError
 

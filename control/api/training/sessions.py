@@ -11,9 +11,9 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import RequestV1, ResponseV1, TimeText
 from control.api.training.job_requests import TimeoutMinutes, Trigger
 from control.api.training.jobs import job_ref
-from control.errors import NoSshError
 from control.records.times import optional_time_text, time_text
 from control.resources.training import jobs, session_changes, sessions
+from control.resources.training.errors import NoSshError
 from control.resources.training.session_changes import ChangedSessions, SessionChange
 from control.resources.training.sessions import AuthCode
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
-from control.errors import CapacityFixedError
+from control.resources.training.errors import CapacityFixedError
 from control.resources.training_hosts import gpu_capacity
 from control.resources.training_hosts.gpu_capacity import GpuUse
 

@@ -18,7 +18,7 @@ class ChunkDecoder:
 
     def __init__(self) -> None:
         self.trailers: dict[str, str] = {}
-        """By lower-case name."""
+        """The values by lower-case name."""
         self.has_ended = False
         self._rest = b""
         self._of_chunk = 0

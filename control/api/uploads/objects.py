@@ -54,7 +54,7 @@ class _Call:
     parameters: dict[str, str]
 
     @property
-    def parts(self) -> Dependencies:
+    def dependencies(self) -> Dependencies:
         return self.http.app[DEPENDENCIES]
 
 
@@ -76,7 +76,7 @@ async def _answer(request: web.Request) -> web.StreamResponse:
     call = _verified(request)
     serve = _operation(call)
     keep(request, call.grant.workspace_id)
-    with call.parts.uploads.taken(call.grant.workspace_id):
+    with call.dependencies.uploads.taken(call.grant.workspace_id):
         return await serve(call)
 
 
@@ -121,7 +121,7 @@ def _operation(call: _Call) -> Callable[[_Call], Awaitable[web.StreamResponse]]:
 
 
 async def _create(call: _Call) -> web.Response:
-    upload_id = await uploads.begin_upload(call.parts.store, call.grant)
+    upload_id = await uploads.begin_upload(call.dependencies.store, call.grant)
     return _xml("InitiateMultipartUploadResult", Bucket=BUCKET, Key=call.grant.key, UploadId=upload_id)
 
 
@@ -135,14 +135,14 @@ async def _upload_part(call: _Call) -> web.Response:
 
 async def _put_object(call: _Call) -> web.Response:
     """An upload of one part."""
-    store = call.parts.store
+    store = call.dependencies.store
     upload_id = await uploads.begin_upload(store, call.grant)
     try:
         part = await _store_part(call, upload_id, 1)
         await _finish(call, upload_id, [ListedPart(1, part.etag or "")])
     except BaseException:
         upload = await uploads.abort_upload(store, call.grant, upload_id)
-        await removal.remove_upload(store, call.parts.checkpoint_store, upload)
+        await removal.remove_upload(store, call.dependencies.checkpoint_store, upload)
         raise
     return web.Response(headers={hdrs.ETAG: f'"{part.etag}"'})
 
@@ -161,39 +161,39 @@ async def _complete(call: _Call) -> web.Response:
 
 
 async def _abort(call: _Call) -> web.Response:
-    store = call.parts.store
+    store = call.dependencies.store
     upload = await uploads.abort_upload(store, call.grant, call.parameters["uploadId"])
-    await removal.remove_upload(store, call.parts.checkpoint_store, upload)
+    await removal.remove_upload(store, call.dependencies.checkpoint_store, upload)
     return web.Response(status=204)
 
 
 async def _store_part(call: _Call, upload_id: str, number: int) -> PartRecord:
     """Write a part into the store. One that does not arrive, or not as its sender says, leaves nothing."""
-    store = call.parts.store
+    store = call.dependencies.store
     form = BodyForm.of(call.signed)
-    call.parts.checkpoint_store.check()
+    call.dependencies.checkpoint_store.check()
     part = await uploads.begin_part(store, call.grant, upload_id, number, form.size_bytes)
     body = PartBody(call.http.content, form)
     try:
         await _ask_for_body(call.http)
-        await call.parts.checkpoint_store.write(part_key(upload_id, part.id), form.size_bytes, body)
+        await call.dependencies.checkpoint_store.write(part_key(upload_id, part.id), form.size_bytes, body)
         whole = replace(part, sha256=body.sha256, etag=body.etag)
         replaced = await uploads.finish_part(store, call.grant, whole)
     except BaseException:
         body.stop()
-        if await removal.remove_parts(call.parts.checkpoint_store, [part]):
+        if await removal.remove_parts(call.dependencies.checkpoint_store, [part]):
             await uploads.forget_part(store, part)
         raise
-    await removal.remove_parts(call.parts.checkpoint_store, replaced)
+    await removal.remove_parts(call.dependencies.checkpoint_store, replaced)
     return whole
 
 
 async def _finish(call: _Call, upload_id: str, listed: list[ListedPart]) -> str:
-    store = call.parts.store
+    store = call.dependencies.store
     completed = await uploads.complete_upload(store, call.grant, upload_id, listed)
-    await removal.remove_parts(call.parts.checkpoint_store, completed.left_over)
+    await removal.remove_parts(call.dependencies.checkpoint_store, completed.left_over)
     if completed.replaced is not None:
-        await removal.remove_upload(store, call.parts.checkpoint_store, completed.replaced)
+        await removal.remove_upload(store, call.dependencies.checkpoint_store, completed.replaced)
     return completed.etag
 
 

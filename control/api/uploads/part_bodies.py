@@ -32,7 +32,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Checksum(Protocol):
-    """As `hashlib` has them."""
+    """A hash, as `hashlib` has them."""
 
     def update(self, data: bytes, /) -> None: ...
 
@@ -61,7 +61,7 @@ class BodyForm:
     checksum: str | None
     """The name of the checksum's algorithm; it stands in a header or, if the body has one, in its trailer."""
     expected: str | None
-    """Its value in base64; None: the trailer has it."""
+    """The value in base64; None: the trailer has it."""
     md5: str | None
 
     @property
@@ -91,7 +91,7 @@ class PartBody:
     """
 
     def __init__(self, stream: StreamReader, form: BodyForm) -> None:
-        self.taken = 0
+        self.piece_count = 0
         self.size_bytes = 0
         self._stream = stream
         self._form = form
@@ -120,7 +120,7 @@ class PartBody:
         decoder = ChunkDecoder() if self._form.is_chunked else None
         while raw := self._next():
             for piece in (raw,) if decoder is None else decoder.feed(raw):
-                self._take(piece)
+                self._count(piece)
                 yield piece
         if decoder is not None and not decoder.has_ended:
             raise _incomplete()
@@ -128,13 +128,13 @@ class PartBody:
 
     def _next(self) -> bytes:
         """Read in the event loop, where the body arrives."""
-        self.taken += 1
+        self.piece_count += 1
         if self._is_stopped:
             raise ConnectionAbortedError
         self._reading = asyncio.run_coroutine_threadsafe(_read(self._stream), self._loop)
         return self._reading.result()
 
-    def _take(self, piece: bytes) -> None:
+    def _count(self, piece: bytes) -> None:
         self.size_bytes += len(piece)
         if self.size_bytes > self._form.size_bytes:
             raise _incomplete()

@@ -6,10 +6,8 @@ See docs/reference/training.md#uploads.
 from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
-from control.errors import (
-    CheckpointStoreUnavailableError,
-    DatabaseUnavailableError,
-    DomainError,
+from control.errors import CheckpointStoreUnavailableError, DatabaseUnavailableError, DomainError
+from control.resources.training.errors import (
     InvalidPartError,
     TooManyUploadsError,
     TrainingNotEnabledError,

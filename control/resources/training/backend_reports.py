@@ -13,11 +13,11 @@ from functools import partial
 
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.edges.sql.training import backend_rows, cache_rows, job_rows
-from control.errors import OtherTrainerError
 from control.long_work import OPERATOR, beside
 from control.records.training import BackendRecord, JobRecord
 from control.resources.training import job_states, sessions
 from control.resources.training.backends import REPORT_VALID_MS
+from control.resources.training.errors import OtherTrainerError
 from policy.training.job_spec import DEDICATED
 from policy.training.reports import BackendReport, JobReport, WantedJob
 from policy.training.resources import NodeResources

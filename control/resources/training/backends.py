@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from control.edges.sql.store import Connection, Store
 from control.edges.sql.training import backend_rows
-from control.errors import TrainingUnavailableError
 from control.records.training import BackendRecord
+from control.resources.training.errors import TrainingUnavailableError
 from policy.training.resources import Host
 
 REPORT_VALID_MS = 5_000

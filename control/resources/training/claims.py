@@ -16,17 +16,17 @@ from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import cache_rows, job_rows, project_rows
 from control.edges.sql.training.restore_rows import Loader, LoadRow, find_load, last_checkpoint
-from control.errors import (
+from control.errors import SecretUnreadableError
+from control.records.training import JobRecord
+from control.resources.training import job_states
+from control.resources.training.errors import (
     CheckpointsSyncingError,
     EnvironmentTokenError,
     MissingCheckpointError,
     MissingSecretsError,
     OldTrainerError,
-    SecretUnreadableError,
     TrainingJobNotFoundError,
 )
-from control.records.training import JobRecord
-from control.resources.training import job_states
 from control.resources.uploads.artifacts import artifacts_of
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import JobSpec, SecretRef

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
 
-from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError, JobNotWaitingError
 from control.records.training import JobRecord
+from control.resources.training.errors import JobEndedError, JobNotClaimableError, JobNotEndedError, JobNotWaitingError
 from policy.training.reports import JobReport
 from policy.training.statuses import (
     ALL_SYNCED,

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import job_rows, project_rows, upload_rows
-from control.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.training import BackendRecord, JobRecord, JobRef, JobSearch, ProjectRecord
@@ -18,6 +17,7 @@ from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_job
 from control.resources.training import job_admission, job_states
 from control.resources.training.backends import present_backend
+from control.resources.training.errors import TooManyJobsError, TrainingJobNotFoundError, TrainingNotEnabledError
 from control.resources.training.instance_types import gpu_memory_mib
 from control.resources.training.projects import find_project
 from control.resources.uploads.artifacts import find_artifacts

@@ -9,13 +9,18 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.training import cache_rows, job_rows, project_rows
-from control.errors import NoCacheSummaryError, ProjectInUseError, TooManyProjectsError, TrainingProjectNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.training import JobRecord, ProjectRecord
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown_platform import shown_project
 from control.resources.training.backends import present_backend
+from control.resources.training.errors import (
+    NoCacheSummaryError,
+    ProjectInUseError,
+    TooManyProjectsError,
+    TrainingProjectNotFoundError,
+)
 from policy.training.caches import CacheSummary
 
 MAX_PROJECTS = 1000

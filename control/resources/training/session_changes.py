@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import job_rows, session_rows
-from control.errors import (
-    InvalidFieldError,
+from control.errors import InvalidFieldError
+from control.records.audit import Change
+from control.records.times import time_text
+from control.records.training import JobRecord, JobRef, SessionRecord
+from control.resources.changes.resource_paths import path_of
+from control.resources.training import sessions
+from control.resources.training.backends import present_backend
+from control.resources.training.errors import (
     JobEndedError,
     NoSessionsError,
     SessionFixedError,
@@ -17,12 +23,6 @@ from control.errors import (
     StartupTriggerError,
     TrainingJobNotFoundError,
 )
-from control.records.audit import Change
-from control.records.times import time_text
-from control.records.training import JobRecord, JobRef, SessionRecord
-from control.resources.changes.resource_paths import path_of
-from control.resources.training import sessions
-from control.resources.training.backends import present_backend
 from control.resources.training.jobs import find_job
 from policy.training.job_spec import ON_DEMAND, ON_FAILURE, ON_STARTUP, SessionSpec
 from policy.training.statuses import ENDED, PLACED
@@ -82,9 +82,9 @@ async def _apply(tx: WriteTx, job: JobRecord, change: SessionChange, active: lis
         for record in changed:
             await session_rows.update_session(tx, record)
         await sessions.begin_due(tx, job)
-        shown = (_shown(before, active), _shown(after, changed))
+        both = (_shown(before, active), _shown(after, changed))
         place = f"{path_of(job)}/interactive_session"
-        tx.audit(job.workspace_id, Change("training_job.update_sessions", place, *shown))
+        tx.audit(job.workspace_id, Change("training_job.update_sessions", place, *both))
     return ChangedSessions(after, spec.working_directory, changed, has_changed)
 
 

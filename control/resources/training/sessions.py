@@ -16,12 +16,12 @@ from enum import Enum
 
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import job_rows, session_rows
-from control.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_nonce
 from control.records.training import JobRecord, JobRef, SessionRecord
 from control.resources.changes.resource_paths import path_of
 from control.resources.training.backends import present_backend
+from control.resources.training.errors import JobNotRunningError, NoSessionsError, TrainingJobNotFoundError
 from control.resources.training.jobs import find_job
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from policy.training.job_spec import ON_FAILURE, ON_STARTUP

@@ -10,11 +10,15 @@ from functools import partial
 
 from control.edges.sql.store import Connection, Store, now_ms
 from control.edges.sql.training import backend_rows, job_rows
-from control.errors import CheckpointsSyncingError, TrainingJobNotFoundError, TrainingUnavailableError
 from control.long_work import beside
 from control.records.training import BackendRecord, JobRecord
 from control.resources.training.backends import present_backend
 from control.resources.training.claims import find_restore
+from control.resources.training.errors import (
+    CheckpointsSyncingError,
+    TrainingJobNotFoundError,
+    TrainingUnavailableError,
+)
 from policy.training.job_spec import SPOT
 from policy.training.placement import Candidate, Placed, WaitReason, why_waiting
 from policy.training.statuses import PLACED, QUEUED

@@ -2,7 +2,7 @@
 
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Store, now_ms
-from control.errors import TrainingNotEnabledError
+from control.resources.training.errors import TrainingNotEnabledError
 from control.resources.uploads.grants import Grant, new_grant
 
 

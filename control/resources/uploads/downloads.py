@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from control.edges.sql.store import Store, now_ms
 from control.edges.sql.training import job_rows
-from control.errors import ArtifactNotFoundError, LinkExpiredError, NoArtifactsError
 from control.records.ids import new_nonce
 from control.records.training import JobRef
+from control.resources.training.errors import ArtifactNotFoundError, LinkExpiredError, NoArtifactsError
 from control.resources.training.jobs import find_job
 from control.resources.uploads.artifacts import artifacts_of
 from policy.sealing import TokenSealer

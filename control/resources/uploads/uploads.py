@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from control.edges.sql import workspace_rows
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.training import upload_rows
-from control.errors import (
+from control.records.ids import new_id
+from control.records.training import COMPLETE, GONE, OPEN, PartRecord, UploadRecord
+from control.resources.training.errors import (
     InvalidPartError,
     TooManyUploadsError,
     TrainingNotEnabledError,
@@ -20,8 +22,6 @@ from control.errors import (
     UploadNotFoundError,
     UploadTooLargeError,
 )
-from control.records.ids import new_id
-from control.records.training import COMPLETE, GONE, OPEN, PartRecord, UploadRecord
 from control.resources.uploads.grants import Grant
 from policy.training.artifacts import MAX_ARTIFACT_BYTES
 
@@ -121,15 +121,15 @@ async def complete_upload(store: Store, grant: Grant, upload_id: str, listed: Se
         await _lock(tx, grant)
         upload = await _upload(tx, grant, upload_id)
         present = {part.number: part for part in await upload_rows.list_parts(tx.conn, upload_id) if part.sha256}
-        chosen = _chosen(present, listed)
+        parts = _chosen(present, listed)
         if upload.status == COMPLETE:
-            return Completed(_etag(chosen))
+            return Completed(_etag(parts))
         replaced = await _replaceable(tx, grant)
         if replaced is not None:
             await upload_rows.set_status(tx, replaced.id, GONE)
-        left_over = await _left_over(tx, upload_id, chosen)
+        left_over = await _left_over(tx, upload_id, parts)
         await upload_rows.set_status(tx, upload_id, COMPLETE)
-        return Completed(_etag(chosen), left_over, replaced)
+        return Completed(_etag(parts), left_over, replaced)
 
     return await store.transact(work)
 
@@ -175,9 +175,9 @@ async def _replaceable(tx: WriteTx, grant: Grant) -> UploadRecord | None:
     return complete
 
 
-async def _left_over(tx: WriteTx, upload_id: str, chosen: Sequence[PartRecord]) -> tuple[PartRecord, ...]:
+async def _left_over(tx: WriteTx, upload_id: str, parts: Sequence[PartRecord]) -> tuple[PartRecord, ...]:
     """Forget the parts that were not chosen."""
-    ids = {part.id for part in chosen}
+    ids = {part.id for part in parts}
     others = tuple(part for part in await upload_rows.list_parts(tx.conn, upload_id) if part.id not in ids)
     await upload_rows.delete_parts(tx, [part.id for part in others])
     return others

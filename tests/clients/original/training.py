@@ -73,8 +73,8 @@ def run_upload(sdk: Recorder, place: Place) -> Any:
         target = f"/{answer.s3_bucket}/{answer.s3_key}"
         headers = signed_headers(creds, "PUT", target, sha256(ARCHIVE), {})
         request = urllib.request.Request(f"{creds.endpoint_url}{target}", ARCHIVE, headers, method="PUT")
-        with urllib.request.urlopen(request) as taken:
-            return bool(taken.status == 200)
+        with urllib.request.urlopen(request) as answered:
+            return bool(answered.status == 200)
 
     sdk.call("get_blobs_credentials_model", lambda answer: answer is None)
     answer = sdk.call("get_blobs_credentials_train", is_taken)

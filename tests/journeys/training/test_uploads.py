@@ -1,4 +1,4 @@
-"""What a workspace pushes with a job, through control's own S3, is where the job's commands run.
+"""Archives that a workspace pushes with a job, through control's own S3, are where the job's commands run.
 
 The client here is signed by hand. `tests/clients/` has the original's, with boto3.
 """

@@ -111,7 +111,7 @@ class _Stream:
         return self.last
 
     def _read(self, size: int) -> bytes:
-        """At least a byte, unless the archive has ended."""
+        """Read at least a byte, unless the archive has ended."""
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:

@@ -13,7 +13,6 @@ from control.errors import (
     GroupHasCreditError,
     IllegalStatusError,
     InvalidFieldError,
-    MissingSecretsError,
     NotEnoughCreditError,
     OlderProxiesError,
     OtherCreditError,
@@ -21,11 +20,10 @@ from control.errors import (
     RateLimitedError,
     SumsWithoutEventsError,
     TooManyBoundsError,
-    TooManyJobsError,
     TooManyPricesError,
-    TooManyProjectsError,
     TooManyWebhooksError,
 )
+from control.resources.training.errors import MissingSecretsError, TooManyJobsError, TooManyProjectsError
 from control.resources.workspaces import WorkspaceError
 
 

@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.tables import training_checkpoints
-from control.errors import CheckpointFileNotFoundError, LinkExpiredError
 from control.resources.training.download_links import Link, LinkSealer
+from control.resources.training.errors import CheckpointFileNotFoundError, LinkExpiredError
 from policy.training.reports import CheckpointFile, CheckpointReport
 from policy.training.statuses import RUNNING
 from policy.training.store_keys import location, store_key

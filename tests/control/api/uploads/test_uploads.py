@@ -245,10 +245,10 @@ async def test_aborted_upload_leaves_the_store_at_once(place: Place) -> None:
 
 
 async def test_uploads_go_after_a_day_unless_a_job_holds_them(place: Place) -> None:
-    unheld, held = await place.client(), await place.client()
-    await unheld.put(b"unheld")
-    await held.multipart(b"held, 1", b"held, 2..")
-    job = (await place.create(held)).ok()["training_job"]
+    free_client, job_client = await place.client(), await place.client()
+    await free_client.put(b"unheld")
+    await job_client.multipart(b"held, 1", b"held, 2..")
+    job = (await place.create(job_client)).ok()["training_job"]
     assert await clean_up(place) == 0
     await grow_old(place)
     assert await clean_up(place) == 1

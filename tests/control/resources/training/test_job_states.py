@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
 from control.records.training import JobRecord
 from control.resources.training import job_states
+from control.resources.training.errors import JobEndedError, JobNotClaimableError, JobNotEndedError
 from control.resources.training.job_states import MAX_ERROR_CHARS, TRANSITIONS, JobEvent
 from policy.training import statuses
 from policy.training.reports import JobReport, NodeState

@@ -4,8 +4,8 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1, TimeText
-from control.errors import BlobTypeNotFoundError
 from control.records.times import time_text
+from control.resources.training.errors import BlobTypeNotFoundError
 from control.resources.uploads import access
 from control.resources.uploads.grants import BUCKET, REGION
 
