@@ -24,6 +24,7 @@ from control.errors import (
     TooManyJobsError,
     TooManyPricesError,
     TooManyProjectsError,
+    TooManyUploadsError,
     TooManyWebhooksError,
 )
 from control.resources.workspaces import WorkspaceError
@@ -61,6 +62,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("ACTIVE", "FAILED", ())
     if issubclass(kind, SumsWithoutEventsError):
         return kind(1000, "2026-11-01", (128_000,))
+    if issubclass(kind, TooManyUploadsError):
+        return kind(100, 20 * 1024**3)
     if issubclass(kind, CheckpointStoreUnavailableError):
         return kind("FileNotFoundError: the bucket does not exist")
     return kind()
