@@ -99,6 +99,10 @@ class PriceNotFoundError(NotFoundError):
     """price not found: no price of that slug is valid from that date; list the prices"""
 
 
+class CheckpointFileNotFoundError(NotFoundError):
+    """file not found: the link was cut off, or the checkpoint was deleted or replaced; list its files again"""
+
+
 class NoBuildConfigError(NotFoundError):
     """Tollgate builds no models, so a deployment has no configuration of a build; GET of the deployment shows it"""
 

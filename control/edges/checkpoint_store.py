@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import NoReturn, Protocol
 
-from control.errors import CheckpointStoreUnavailableError
-from control.resources.training.errors import CheckpointFileNotFoundError
+from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from runtime.daemon_threads import in_daemon_thread, start_daemon_thread
 from runtime.log_lines import OutageLog, cause_of
 from runtime.object_store import NotInStoreError, ObjectStore, StoreError

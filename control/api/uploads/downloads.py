@@ -13,8 +13,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
-from control.errors import CheckpointStoreUnavailableError
-from control.resources.training.errors import CheckpointFileNotFoundError
+from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from control.resources.uploads import downloads
 from policy.training.artifacts import Artifact
 from runtime.http.server import keep

@@ -12,12 +12,12 @@ import orjson
 
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.edges.sql.training import checkpoint_rows, job_rows
+from control.errors import CheckpointFileNotFoundError
 from control.records.ids import new_id
 from control.records.training import CheckpointRecord, JobRef
 from control.resources.training import job_states
 from control.resources.training.download_links import VALID_MS, Link, LinkSealer
 from control.resources.training.errors import (
-    CheckpointFileNotFoundError,
     CheckpointNotFoundError,
     CheckpointNotSyncedError,
     TrainingJobNotFoundError,

@@ -9,8 +9,9 @@ See docs/reference/training.md#checkpoints.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from control.errors import CheckpointFileNotFoundError
 from control.records.ids import new_nonce
-from control.resources.training.errors import CheckpointFileNotFoundError, LinkExpiredError
+from control.resources.training.errors import LinkExpiredError
 from policy.sealing import TokenSealer
 
 VALID_MS = 3_600_000

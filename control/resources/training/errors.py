@@ -25,10 +25,6 @@ class CheckpointNotFoundError(NotFoundError):
     """training checkpoint not found"""
 
 
-class CheckpointFileNotFoundError(NotFoundError):
-    """file not found: the link was cut off, or the checkpoint was deleted or replaced; list its files again"""
-
-
 class UploadNotFoundError(NotFoundError):
     """The specified upload does not exist: it was completed, aborted or replaced, or is another key's"""
 

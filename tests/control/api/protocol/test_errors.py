@@ -23,7 +23,12 @@ from control.errors import (
     TooManyPricesError,
     TooManyWebhooksError,
 )
-from control.resources.training.errors import MissingSecretsError, TooManyJobsError, TooManyProjectsError
+from control.resources.training.errors import (
+    MissingSecretsError,
+    TooManyJobsError,
+    TooManyProjectsError,
+    TooManyUploadsError,
+)
 from control.resources.workspaces import WorkspaceError
 
 
@@ -59,6 +64,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("ACTIVE", "FAILED", ())
     if issubclass(kind, SumsWithoutEventsError):
         return kind(1000, "2026-11-01", (128_000,))
+    if issubclass(kind, TooManyUploadsError):
+        return kind(100, 20 * 1024**3)
     if issubclass(kind, CheckpointStoreUnavailableError):
         return kind("FileNotFoundError: the bucket does not exist")
     return kind()

@@ -15,8 +15,9 @@ from sqlalchemy import select
 
 from control.edges.sql.training import job_rows
 from control.edges.sql.training.tables import training_checkpoints
+from control.errors import CheckpointFileNotFoundError
 from control.resources.training.download_links import Link, LinkSealer
-from control.resources.training.errors import CheckpointFileNotFoundError, LinkExpiredError
+from control.resources.training.errors import LinkExpiredError
 from policy.training.reports import CheckpointFile, CheckpointReport
 from policy.training.statuses import RUNNING
 from policy.training.store_keys import location, store_key
@@ -325,12 +326,12 @@ async def test_the_files_of_all_checkpoints_are_paged_in_one_order(running: Cont
     assert [one["relative_file_name"] for one in everything["presigned_urls"]] == names
     assert (everything["next_page_token"], everything["total_count"]) == (None, 9)
     for size in (1, 2, 4, 9):
-        token = 0
+        token: str | None = "0"
         read = list[str]()
         while token is not None:
             page = (await running.get(f"{JOB}/checkpoint_files?page_size={size}&page_token={token}")).ok()
             read += [one["relative_file_name"] for one in page["presigned_urls"]]
-            token = page["next_page_token"]
+            token = None if page["next_page_token"] is None else str(page["next_page_token"])
         assert read == names
     beyond = (await running.get(f"{JOB}/checkpoint_files?page_token=9")).ok()
     assert beyond == {"presigned_urls": [], "next_page_token": None, "total_count": 9}
