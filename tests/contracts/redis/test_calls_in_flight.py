@@ -246,7 +246,7 @@ async def test_a_word_that_comes_late_changes_nothing(machines: Machines) -> Non
     await worker.renew()
     old = places_arguments("a", Word(Says.HOLDS, 1, 0), {"g1": 0})
     script = Scripts.load(REDIS_CLOCK).places
-    assert machines.client.eval(script.text, 1, FIVE.key, *old) == 0  # type: ignore[no-untyped-call]
+    assert machines.client.eval(script.text.decode(), 1, FIVE.key, *old) == 0
     assert machines.in_flight(FIVE) == 3
 
 
