@@ -105,6 +105,7 @@ from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
+from control.resources.training_hosts.node_samples import NodeSamples
 from control.resources.webhook_messages import outbox
 from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
@@ -409,6 +410,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await UnsentMetadata(store, dependencies.events).delete()
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
+            await NodeSamples(store).prune()
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

@@ -18,14 +18,17 @@ from control.api.training.checkpoint_bodies import checkpoint_reports
 from control.api.training.trainer_bodies import attempt_in, backend_report, output_batch, token_in
 from control.long_work import OPERATOR, beside
 from control.resources.training import backend_reports, checkpoints, claims
+from control.resources.training_hosts.node_samples import NodeSamples
 from policy.training.reports import WantedState
 from policy.training.statuses import DEPLOYING
 
 
 async def _post_sync(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
+    report = await backend_report(body)
+    synced = await backend_reports.take_report(dependencies.store, report)
     dependencies.metrics.training_jobs_entered(synced.entered)
+    await NodeSamples(dependencies.store).insert(report.samples)
     state = WantedState(synced.jobs, terminals=request.app[TERMINALS].wanted())
     return _answer(await beside(OPERATOR, len(state.jobs), state.to_wire))
 

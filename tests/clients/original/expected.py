@@ -25,8 +25,6 @@ REFUSED = {
 """The methods (with their case) that answer a 4xx, and what its text must name."""
 OPEN = {
     "post_gateway_groups_api_keys_register": "There is no way to bring a key of one's own.",
-    "get_training_projects_jobs_metrics": "The answer has the job's own metrics, none of its machines.",
-    "post_training_projects_jobs_metrics": "Metrics of machines are not collected.",
     "get_blobs_credentials_train": "Nothing can be uploaded for a job.",
     "get_training_projects_cache_summary": "Jobs have no caches.",
     "get_training_projects_jobs_download": "What a job was made of cannot be downloaded.",

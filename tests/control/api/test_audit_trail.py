@@ -52,6 +52,7 @@ CHANGE_NOTHING = {
         for verb in ("pause", "resume", "cancel", "force_cancel", "force_roll_forward")
     ),
     ("POST", f"{_JOB}/logs"),
+    ("POST", f"{_JOB}/metrics"),
     ("POST", "/v1/training_jobs/search"),
     ("PATCH", "/v1/training/capacity"),
     ("POST", f"{_JOB}/ssh/sign"),
