@@ -107,6 +107,7 @@ from control.resources.spend.overruns import OverrunReason
 from control.resources.training.download_links import LinkSealer
 from control.resources.training.metrics import JobMetrics
 from control.resources.training.output import JobOutput
+from control.resources.training_hosts.node_samples import NodeSamples
 from control.resources.uploads.downloads import ArtifactLinkSealer
 from control.resources.uploads.grants import GrantSealer
 from control.resources.uploads.removal import remove_unheld
@@ -436,6 +437,7 @@ async def _clean_up_for_ever(dependencies: Dependencies) -> None:
             await dependencies.deployment_logs.prune()
             await dependencies.training_output.prune()
             await remove_unheld(store, dependencies.checkpoint_store)
+            await NodeSamples(store).prune()
             if dependencies.counters is not None:
                 await dependencies.counters.prune_markers()
         except (DatabaseUnavailableError, UsageUnavailableError) as error:

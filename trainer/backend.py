@@ -118,6 +118,22 @@ class ArtifactSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeUse:
+    """The use of a node that runs: CPU time since it began, memory, the bytes in its directory, and its disk's size.
+
+    `storage_bytes` None: there are too many files to add up.
+    """
+
+    job_id: str
+    attempt: int
+    rank: int
+    cpu_ns: int
+    memory_bytes: int
+    storage_bytes: int | None
+    storage_total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class OutputChunk:
     """Whole lines of one node's output from an offset on. `lines`: (epoch ns, is standard error, text), masked.
 
@@ -177,6 +193,10 @@ class Backend(Protocol):
 
     async def observe(self) -> Sequence[JobReport]:
         """The latest attempt of every job that the backend has something of, from STARTING on with each node's host."""
+        ...
+
+    async def usage(self) -> Sequence[NodeUse]:
+        """Return what the nodes that run use now; none where the backend does not measure it."""
         ...
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:

@@ -16,6 +16,7 @@ from trainer.backend import Backend, BackendAwayError
 from trainer.control import AnotherTrainerError, Control, ControlAwayError
 from trainer.job_actions import JobActions
 from trainer.job_reports import reports
+from trainer.node_sampling import NodeSampler
 from trainer.output_shipping import Shipping
 from trainer.reconciler import Forget, View, actions
 
@@ -55,6 +56,7 @@ class SyncLoop:
         self._rivalry = OutageLog(log)
         self._is_open = self._is_stopping = False
         self._last_reports: Mapping[str, JobReport] = {}
+        self.sampler = NodeSampler(backend, clock)
         self.has_synced = asyncio.Event()
         """Set at the first answer of control."""
 
@@ -65,12 +67,14 @@ class SyncLoop:
 
     async def run(self) -> None:
         """Work until `stop`, then close the backend and deliver what its jobs leave, within bounds."""
+        sampling = asyncio.create_task(self.sampler.run())
         try:
             while not self._is_stopping:
                 await self._try_sync()
                 await is_set_within(self._changed, SYNC_S)
             await self._close()
         finally:
+            await cancelled(sampling)
             await self._actions.finish(0)
             for _, task in self._shippings.values():
                 await cancelled(task)
@@ -92,12 +96,19 @@ class SyncLoop:
         view = self._view(hosts, observations, busy)
         job_reports = reports(self._wanted_state, view) if reason is None else ()
         report = BackendReport(
-            self._name, self._backend.name, reason, self._backend.has_sessions, tuple(view.hosts), job_reports
+            trainer=self._name,
+            backend=self._backend.name,
+            reason=reason,
+            has_sessions=self._backend.has_sessions,
+            hosts=tuple(view.hosts),
+            jobs=job_reports,
+            samples=self.sampler.pending(),
         )
         if (wanted_state := await self._ask(report)) is None:
             for shipping, _ in self._shippings.values():
                 shipping.control_is_away()
             return False
+        self.sampler.delivered(report.samples)
         self._wanted_state = wanted_state
         self._last_reports = {job.job_id: job for job in job_reports}
         self._jobs |= {job.job_id: job for job in wanted_state.jobs if job.status not in ENDED}

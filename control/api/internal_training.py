@@ -25,14 +25,17 @@ from control.api.training.trainer_bodies import (
 )
 from control.long_work import OPERATOR, beside
 from control.resources.training import backend_reports, checkpoints, claims, projects
+from control.resources.training_hosts.node_samples import NodeSamples
 from policy.training.reports import WantedState
 from policy.training.statuses import DEPLOYING
 
 
 async def _post_sync(request: web.Request) -> web.Response:
     dependencies, body = await received(request)
-    synced = await backend_reports.take_report(dependencies.store, await backend_report(body))
+    report = await backend_report(body)
+    synced = await backend_reports.take_report(dependencies.store, report)
     dependencies.metrics.training_jobs_entered(synced.entered)
+    await NodeSamples(dependencies.store).insert(report.samples)
     state = WantedState(synced.jobs, request.app[TERMINALS].wanted(), synced.forgotten_caches)
     return _answer(await beside(OPERATOR, len(state.jobs), state.to_wire))
 

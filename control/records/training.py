@@ -100,6 +100,18 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSample:
+    """The use that one node made of its machine: as `NodeSample`."""
+
+    rank: int
+    timestamp_ms: int
+    cpu_millicores: int
+    memory_bytes: int
+    storage_bytes: int | None
+    storage_total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class SessionRecord:
     """The interactive session on one node of one attempt. `code` is sealed; None: spent, or nobody asked for it."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from policy.training.artifacts import Artifact
 from policy.training.job_spec import JobSpec
+from policy.training.node_use import NodeSample
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
 from policy.training.wire import (
@@ -104,6 +105,7 @@ class BackendReport:
     has_sessions: bool
     hosts: tuple[Host, ...]
     jobs: tuple[JobReport, ...]
+    samples: tuple[NodeSample, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         return {
@@ -113,6 +115,7 @@ class BackendReport:
             "has_sessions": self.has_sessions,
             "hosts": [host.to_wire() for host in self.hosts],
             "jobs": [job.to_wire() for job in self.jobs],
+            "samples": [sample.to_wire() for sample in self.samples],
         }
 
     @classmethod
@@ -125,6 +128,7 @@ class BackendReport:
             has_sessions=flag(wire, "has_sessions"),
             hosts=tuple(map(Host.from_wire, objects(wire, "hosts"))),
             jobs=tuple(map(JobReport.from_wire, objects(wire, "jobs"))),
+            samples=tuple(map(NodeSample.from_wire, objects(wire, "samples") if "samples" in wire else ())),
         )
 
 

@@ -18,6 +18,7 @@ from trainer.backend import (
     EnvironmentRefusedError,
     EnvironmentSource,
     JobEnvironment,
+    NodeUse,
     NoTerminalError,
     OutputChunk,
     Terminal,
@@ -36,6 +37,8 @@ class Node:
     host: str
     exit_status: int | None = None
     lines: list[tuple[int, bool, str]] = field(default_factory=list)
+    use: tuple[int, int, int | None, int | None] = (1_000_000_000, 1024, 4096, 8192)
+    """CPU nanoseconds, bytes of memory and of storage, and the size of the disk."""
 
 
 @dataclass
@@ -162,6 +165,15 @@ class FakeBackend:
     async def observe(self) -> Sequence[JobReport]:
         self._check()
         return [attempt.report for attempt in self.attempts.values()]
+
+    async def usage(self) -> Sequence[NodeUse]:
+        self._check()
+        return [
+            NodeUse(attempt.job.job_id, attempt.job.attempt, rank, *node.use)
+            for attempt in self._running()
+            for rank, node in enumerate(attempt.nodes)
+            if node.exit_status is None
+        ]
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
         self._check()

@@ -67,6 +67,24 @@ class Cgroup:
             return False
 
     @property
+    def cpu_ns(self) -> int | None:
+        """The CPU time of all that ran in it; None if the kernel does not say."""
+        try:
+            with open(os.path.join(self.path, "cpu.stat"), encoding="ascii") as file:
+                return next((int(line.split()[1]) * 1000 for line in file if line.startswith("usage_usec ")), None)
+        except OSError:
+            return None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory of all that is in it, its page cache included; None if the kernel does not say."""
+        try:
+            with open(os.path.join(self.path, "memory.current"), encoding="ascii") as file:
+                return int(file.read())
+        except OSError:
+            return None
+
+    @property
     def is_empty(self) -> bool:
         """Return whether no process is in it; also if it is gone."""
         try:

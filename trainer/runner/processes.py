@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _ZOMBIE = "ZX"
 
 
@@ -93,6 +94,28 @@ def proportional_bytes(pid: int) -> int:
         return 0
     except PermissionError:
         return resident_bytes(pid)
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time of the process and of the children that it has reaped; 0 if it has ended."""
+    own, reaped = _cpu_ticks(pid)
+    return (own + reaped) * _NS_PER_TICK
+
+
+def reaped_cpu_ns(pid: int) -> int:
+    """The CPU time of the children that the process has reaped."""
+    return _cpu_ticks(pid)[1] * _NS_PER_TICK
+
+
+def _cpu_ticks(pid: int) -> tuple[int, int]:
+    """The ticks of the process itself and of its reaped children."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return (0, 0)
+    user, system, reaped_user, reaped_system = map(int, stat[stat.rindex(b")") + 2 :].split()[11:15])
+    return (user + system, reaped_user + reaped_system)
 
 
 def boot_id() -> str:

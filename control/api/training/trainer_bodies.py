@@ -13,6 +13,7 @@ from control.api.protocol.reports import Json, items, read_object
 from control.errors import InvalidFieldError
 from control.resources.logs import LEVELS, printable
 from policy.training.caches import MAX_ENTRIES, CacheEntry, CacheSummary
+from policy.training.node_use import NodeSample
 from policy.training.reports import BackendReport, JobReport, MetricPoint, OutputBatch, OutputLine
 from policy.training.resources import Host
 from policy.training.wire import count, text, texts
@@ -36,10 +37,11 @@ _MAX_63 = 2**63 - 1
 
 
 async def backend_report(body: Json) -> BackendReport:
-    report = read_object("body", {**body, "hosts": [], "jobs": []}, _backend)
+    report = read_object("body", {**body, "hosts": [], "jobs": [], "samples": []}, _backend)
     hosts = await items(body, "hosts", _host, MAX_HOSTS)
     jobs = await items(body, "jobs", _job, MAX_JOBS)
-    return replace(report, hosts=tuple(hosts), jobs=tuple(jobs))
+    samples = await items(body, "samples", _sample, MAX_NODES) if "samples" in body else ()
+    return replace(report, hosts=tuple(hosts), jobs=tuple(jobs), samples=tuple(samples))
 
 
 async def output_batch(body: Json) -> OutputBatch:
@@ -111,6 +113,19 @@ def _entry(wire: Json) -> CacheEntry:
     entry = CacheEntry.from_wire(wire)
     modified_ms = min(entry.modified_ms, _MAX_TIME_MS)
     return replace(entry, path=printable(entry.path), modified_ms=modified_ms)
+
+
+def _sample(wire: Json) -> NodeSample:
+    _name(wire, "job_id", _MAX_ID)
+    for name in ("attempt", "rank"):
+        _number(wire, name)
+    _number(wire, "timestamp_ms", _MAX_TIME_MS)
+    for name in ("cpu_millicores", "memory_bytes"):
+        _number(wire, name, _MAX_53)
+    sample = NodeSample.from_wire(wire)
+    if max(sample.storage_bytes or 0, sample.storage_total_bytes or 0) > _MAX_53:
+        raise ValueError(f"storage_bytes and storage_total_bytes must be at most {_MAX_53}")
+    return sample
 
 
 def _batch(wire: Json) -> OutputBatch:

@@ -82,9 +82,9 @@ async def _apply(tx: WriteTx, job: JobRecord, change: SessionChange, active: lis
         for record in changed:
             await session_rows.update_session(tx, record)
         await sessions.begin_due(tx, job)
-        both = (_shown(before, active), _shown(after, changed))
+        states = (_shown(before, active), _shown(after, changed))
         place = f"{path_of(job)}/interactive_session"
-        tx.audit(job.workspace_id, Change("training_job.update_sessions", place, *both))
+        tx.audit(job.workspace_id, Change("training_job.update_sessions", place, *states))
     return ChangedSessions(after, spec.working_directory, changed, has_changed)
 
 

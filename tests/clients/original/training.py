@@ -113,13 +113,6 @@ def run_readings(sdk: Recorder, where: dict[str, str]) -> None:
     sdk.call("get_training_projects_jobs_auth_codes", lambda answer: answer.auth_codes == [], **where)
     sdk.call("get_training_projects_jobs_checkpoints", lambda answer: answer.checkpoints == [], **where)
     sdk.call("get_training_projects_jobs_checkpoint_files", lambda answer: answer.total_count == 0, **where)
-    sdk.call("get_training_projects_jobs_metrics", lambda answer: answer.training_job.id == job, **where)
-    sdk.call(
-        "post_training_projects_jobs_metrics",
-        lambda answer: answer.training_job.id == job,
-        **where,
-        request=api.GetTrainingJobMetricsRequest(),
-    )
 
 
 def run_queue(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
@@ -152,6 +145,7 @@ def run_queue(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
     place.control("POST", f"{jobs}/{id}/stop", {})
     place.control("DELETE", f"{jobs}/{id}")
     place.control("POST", f"{path}/interactive_session")
+    run_node_metrics(sdk, place, where)
     session = place.control("GET", f"{path}/auth_codes")["auth_codes"][0]["session_id"]
     sdk.call(
         "patch_training_projects_jobs_interactive_sessions",
@@ -165,6 +159,27 @@ def run_queue(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
         lambda answer: answer is not None,
         **where,
         request=api.SignSSHCertificateRequest(public_key="ssh-ed25519 AAAA", replica_id="0"),
+    )
+
+
+def run_node_metrics(sdk: Recorder, place: Place, where: dict[str, str]) -> None:
+    """Read what the node of the job uses, once there is a sample."""
+    path = f"/v1/training_projects/{where['training_project_id']}/jobs/{where['training_job_id']}/metrics"
+    until(lambda: place.control("POST", path, {})["per_node_metrics"], "a sample of the node")
+    sdk.call(
+        "post_training_projects_jobs_metrics",
+        lambda answer: (
+            [node.node_id for node in answer.per_node_metrics] == ["g00r0"]
+            and answer.cpu_memory_usage_bytes[0].value > 0
+            and answer.cpu_usage == answer.per_node_metrics[0].metrics.cpu_usage
+        ),
+        **where,
+        request=api.GetTrainingJobMetricsRequest(),
+    )
+    sdk.call(
+        "get_training_projects_jobs_metrics",
+        lambda answer: answer.ephemeral_storage.usage_bytes[0].value >= 0 and answer.gpu_utilization == {},
+        **where,
     )
 
 

@@ -59,6 +59,18 @@ async def test_job_whose_commands_all_succeed_is_completed(stage: Stage) -> None
     assert await all_output(stage.backend, job) == [(False, "one"), (False, "two")]
 
 
+async def test_nodes_that_run_say_what_they_use_and_others_do_not(stage: Stage) -> None:
+    over = await started(stage.backend, claimed("true"))
+    await ended(stage.backend, over)
+    job = await started(stage.backend, claimed("sleep 60", node_count=2))
+    await in_phase(stage.backend, job, Phase.RUNNING)
+
+    uses = await stage.backend.usage()
+
+    assert [(use.job_id, use.attempt, use.rank) for use in uses] == [(job.job_id, 1, 0), (job.job_id, 1, 1)]
+    assert all(use.memory_bytes > 0 and use.storage_total_bytes for use in uses)
+
+
 async def test_standard_error_is_told_from_standard_output(stage: Stage) -> None:
     job = await started(stage.backend, claimed("echo oh >&2"))
 

@@ -53,6 +53,7 @@ CHANGE_NOTHING = {
         for verb in ("pause", "resume", "cancel", "force_cancel", "force_roll_forward")
     ),
     ("POST", f"{_JOB}/logs"),
+    ("POST", f"{_JOB}/metrics"),
     ("POST", "/v1/training_jobs/search"),
     ("POST", "/graphql/"),  # a question
     ("PATCH", "/v1/training/capacity"),

@@ -8,6 +8,7 @@ from hypothesis.strategies import SearchStrategy
 from policy.training.artifacts import Artifact, ArtifactPart
 from policy.training.caches import FILE_TYPES, CacheEntry, CacheSummary
 from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
+from policy.training.node_use import NodeSample
 from policy.training.reports import (
     BackendReport,
     CheckpointFile,
@@ -73,7 +74,10 @@ job_reports = st.builds(
     st.booleans(),
     st.booleans(),
 )
-backend_reports = st.builds(BackendReport, texts, texts, maybe_texts, st.booleans(), few(hosts), few(job_reports))
+samples = st.builds(NodeSample, texts, counts, counts, counts, counts, counts, st.none() | counts, st.none() | counts)
+backend_reports = st.builds(
+    BackendReport, texts, texts, maybe_texts, st.booleans(), few(hosts), few(job_reports), few(samples)
+)
 wanted_jobs = st.builds(
     WantedJob,
     texts,

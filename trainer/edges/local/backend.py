@@ -7,7 +7,8 @@ import asyncio
 import logging
 import math
 import sys
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Coroutine, Iterator, Sequence
 
 from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport
@@ -18,6 +19,7 @@ from trainer.backend import (
     CheckpointSource,
     CheckpointTerms,
     EnvironmentSource,
+    NodeUse,
     NoTerminalError,
     OutputChunk,
     Terminal,
@@ -30,12 +32,14 @@ from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, Job
 from trainer.edges.local.gpus import free_gpus, list_gpus
 from trainer.edges.local.job_users import JobUsers, Owner
 from trainer.edges.local.machine import least_used, this_host
+from trainer.edges.local.node_use import directory_bytes, disk_bytes
 from trainer.edges.local.output_reader import read_output
 from trainer.edges.local.terminal import LocalTerminal
 from trainer.edges.local.verdict import End
 from trainer.settings import LOCAL, Settings
 
 STOPPED_WITH_THE_PRODUCT = End(Outcome.STOPPED, "Tollgate was stopped")
+_STORAGE_EVERY_S = 60.0
 log = logging.getLogger(__name__)
 
 
@@ -59,6 +63,8 @@ class LocalBackend:
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._stored: dict[tuple[str, int], tuple[float, int | None]] = {}
+        """The time at which the directory of each node was added up last, and the bytes in it."""
 
     async def open(self) -> None:
         """Adopt. BackendAwayError if jobs cannot run here as the settings say."""
@@ -99,6 +105,29 @@ class LocalBackend:
 
     async def observe(self) -> Sequence[JobReport]:
         return [attempt.report for attempt in self._attempts.values()]
+
+    async def usage(self) -> Sequence[NodeUse]:
+        running = self._running()
+        uses = await asyncio.to_thread(lambda: [use for attempt in running for use in self._uses(attempt)])
+        nodes = {(use.job_id, use.rank) for use in uses}
+        self._stored = {node: look for node, look in self._stored.items() if node in nodes}
+        return uses
+
+    def _uses(self, attempt: LocalAttempt) -> Iterator[NodeUse]:
+        for node in attempt.nodes:
+            if (use := node.use()) is not None:
+                storage, total = self._storage(attempt, node.rank)
+                yield NodeUse(attempt.job.job_id, attempt.job.attempt, node.rank, *use, storage, total)
+
+    def _storage(self, attempt: LocalAttempt, rank: int) -> tuple[int | None, int | None]:
+        """The bytes in a node's directory, added up at most once a minute, and the size of their disk."""
+        key = (attempt.job.job_id, rank)
+        directory = attempt.directory.node(rank)
+        at_s, size = self._stored.get(key, (-math.inf, None))
+        if time.monotonic() - at_s >= _STORAGE_EVERY_S:
+            size = directory_bytes(directory)
+            self._stored[key] = (time.monotonic(), size)
+        return size, disk_bytes(directory)
 
     async def output(self, job_id: str, attempt: int, rank: int, offset: int) -> OutputChunk:
         one = self._attempt(job_id, attempt)

@@ -9,6 +9,7 @@ from policy.training.reports import NodeState
 from runtime.log_lines import cause_of
 from trainer.edges.local.directories import AttemptDirectory
 from trainer.edges.local.leftovers import kill_leftovers
+from trainer.edges.local.node_use import processes_use
 from trainer.edges.local.runner_process import RunnerProcess
 from trainer.runner.launch import Launch
 from trainer.runner.state import Exit, RunnerState, read_exit
@@ -41,6 +42,12 @@ class LocalNode:
     def state(self) -> NodeState:
         status = None if not self.has_ended else _KILLED if self.exit is None else self.exit.status
         return NodeState(self.rank, self.host, status)
+
+    def use(self) -> tuple[int, int] | None:
+        """Return the CPU nanoseconds and the bytes of memory of its processes; None if none runs. Blocks."""
+        if self._runner is None or not self._runner.is_alive or self.has_ended:
+            return None
+        return processes_use(self._runner.state)
 
     async def start(self, launch: Launch) -> None:
         """Raises RunnerNotStartedError."""

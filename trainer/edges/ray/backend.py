@@ -18,6 +18,7 @@ from trainer.backend import (
     BackendAwayError,
     CheckpointSource,
     EnvironmentSource,
+    NodeUse,
     NoTerminalError,
     OutputChunk,
     Terminal,
@@ -105,6 +106,9 @@ class RayBackend:
         submissions = latest(await self._submitted())
         unstarted = [report for job_id, report in self._unstarted.items() if job_id not in submissions]
         return [self._report(submitted) for submitted in submissions.values()] + unstarted
+
+    async def usage(self) -> Sequence[NodeUse]:
+        return ()
 
     def _report(self, submitted: Submitted) -> JobReport:
         follower = self._follower(submitted)

@@ -130,6 +130,20 @@ training_metrics = Table(
     Index("ix_training_metrics_job_id_timestamp_ms", "job_id", "timestamp_ms"),
 )
 
+training_node_samples = Table(
+    "training_node_samples",
+    metadata,
+    Column("id", Counter, primary_key=True, autoincrement=True),
+    Column("job_id", Id, nullable=False),
+    Column("rank", Integer, nullable=False),
+    Column("timestamp_ms", BigInteger, nullable=False),
+    Column("cpu_millicores", BigInteger, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("storage_bytes", BigInteger, nullable=True),
+    Column("storage_total_bytes", BigInteger, nullable=True),
+    Index("uq_training_node_samples_job_id_timestamp_ms_rank", "job_id", "timestamp_ms", "rank", unique=True),
+)
+
 training_sessions = Table(
     "training_sessions",
     metadata,
