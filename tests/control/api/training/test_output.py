@@ -133,6 +133,7 @@ async def test_next_attempt_begins_anew_and_late_output_of_the_last_one_is_dropp
     await trainer.claim(attempt=1)
     assert await trainer.output(batch(20, 30, "too late")) == 30
     assert await trainer.output(batch(0, 5, "second attempt", attempt=2)) == 5
+    # All in one millisecond, by their own times: each batch of a node gets one behind those that it has lines in.
     assert await messages(plane) == ["first attempt", "still of the first", "second attempt"]
 
 
