@@ -10,6 +10,7 @@ from commands.policy_file.document import read_document
 from commands.policy_file.planning import Consent, Plan, make_plan
 from commands.policy_file.reading import read_workspace
 from commands.policy_file.steps import Step, steps_of
+from policy.limits.groups import threshold_key
 from tests.fakes.workspace_api import WorkspaceApi
 
 MINE = "mine"
@@ -139,7 +140,7 @@ def clamp(entries: list[Item], ceilings: dict[Any, int]) -> None:
     """Lower thresholds to those of the ancestors, and lower `ceilings` to the thresholds."""
     for entry in entries:
         for limit in (*entry["rate_limits"], *entry["usage_limits"]):
-            key = (entry["slug"], limit["type"], limit["unit"])
+            key = threshold_key(entry["slug"], limit["type"], limit["unit"])
             limit["threshold"] = ceilings[key] = min(limit["threshold"], ceilings.get(key, limit["threshold"]))
 
 

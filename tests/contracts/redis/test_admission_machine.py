@@ -2,8 +2,8 @@
 
 Random trees in both modes, all kinds of limits, batches, settlements, give-backs, duplicates, reorderings, takes that
 come late or whose answers are lost, words on calls in flight, changing thresholds, midnight, clocks that step back by
-any size, and steps that aim at the edges of windows. What the models do not know, calls in flight, is in
-`test_places_machine.py`.
+any size, and steps that aim at the edges of windows. The models do not know calls in flight: see
+`test_calls_in_flight.py`.
 """
 
 from collections.abc import Iterator

@@ -15,7 +15,7 @@ from control.resources.group_usage import UsageSource
 from control.resources.groups import GroupChange, change_group, read_group
 from policy.limits.counter_hash import number_of
 from policy.limits.counter_layout import bucket_key
-from policy.limits.kinds import KINDS, USAGE_UNITS, Kind, LimitType, Unit
+from policy.limits.kinds import KINDS, USAGE_TYPES, USAGE_UNITS, Kind, LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.limits.windows import day_of, window_at
 from policy.prices import DAY_MS
@@ -24,6 +24,7 @@ from tests.control.billing import HOLDBACK_S, clock_ms, event_key
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
 from tests.control.reports import take, tokens
 from tests.redis_server import private_redis
+from tests.waiting import stay_within_one_day
 
 HOUR_MS = 3_600_000
 USAGE_KINDS = tuple(kind for kind in KINDS if not kind[1].is_rolling)
@@ -80,7 +81,7 @@ class Counts:
 def calls(day: int, month: int | None = None) -> dict[Kind, int]:
     """The figures of so many calls of the day, and of the month."""
     numbers = {Unit.DAY: day, Unit.MONTH: day if month is None else month}
-    return {(type, unit): number * AMOUNTS[type] for unit, number in numbers.items() for type in LimitType}
+    return {(type, unit): number * AMOUNTS[type] for unit, number in numbers.items() for type in USAGE_TYPES}
 
 
 async def change(plane: ControlPlane, source: UsageSource | None, group: Json, models: tuple[SlugLimits, ...]) -> None:
@@ -267,6 +268,7 @@ async def used(plane: ControlPlane, group: Json) -> dict[tuple[str, str], int]:
 
 
 async def test_limits_show_what_they_start_from(metered: ControlPlane) -> None:
+    stay_within_one_day()
     customer = await metered.group("customer")
     now_ms = await clock_ms(metered.store)
     await called(metered, *((now_ms, customer) for _ in range(3)))

@@ -29,6 +29,7 @@ from proxy.edges.redis.counters import RedisCounters
 from tests.control.plane import SLUG, ControlPlane, running_plane
 from tests.policy.limits.trees import levels_for
 from tests.redis_server import private_redis
+from tests.waiting import stay_within_one_day
 
 
 def day(threshold: int, type: LimitType = LimitType.REQUEST) -> Limit:
@@ -265,6 +266,7 @@ async def test_limits_are_paged_and_without_redis_configured_nothing_counts(sqli
 
 
 async def test_list_of_groups_shows_the_usage_of_each(metered: ControlPlane, redis_url: str) -> None:
+    stay_within_one_day()
     parent = await metered.group("parent", mode="CASCADING", models=models(("TOKEN", 10_000), ("REQUEST", 3)))
     children = [await metered.group(f"c{n}", parent=parent["id"], models=models(("TOKEN", 500))) for n in range(5)]
     alone = await metered.group("alone", models=[{"slug": SLUG}])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from policy.limits.kinds import LimitType, Unit
+from policy.limits.kinds import USAGE_TYPES, LimitType, Unit
 from tests.journeys.conftest import Stage
 from tests.journeys.product import COMMAND, models
 
@@ -108,7 +108,7 @@ async def test_apply_goes_on_after_a_kill_and_then_has_nothing_to_do(acme: Tenan
 
 async def test_limits_of_every_kind_are_planned_applied_and_exported(acme: Tenant, tmp_path: Path) -> None:
     slug = f"{acme.prefix}/chat"
-    usages = [(kind_type, unit) for kind_type in LimitType for unit in Unit if not unit.is_rolling]
+    usages = [(kind_type, unit) for kind_type in USAGE_TYPES for unit in Unit if not unit.is_rolling]
     kinds = [*((kind_type, Unit.MINUTE) for kind_type in LimitType), *usages]
     limits = [(kind_type.value, unit.value, threshold) for threshold, (kind_type, unit) in enumerate(kinds)]
     group = {"external_entity_id": "company", "models": models(slug, *limits)}
