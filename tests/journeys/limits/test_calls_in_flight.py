@@ -28,6 +28,8 @@ from tests.upstream.exchange import Exchange
 
 THRESHOLD = 20
 CALLERS = 200
+FIRST = 8
+"""The callers of the first machine alone, so that it surely holds places."""
 RETRY_S = 0.2
 """A caller comes back sooner than it is told, so that the limit is always full."""
 KIND = "CONCURRENT_REQUEST"
@@ -133,6 +135,17 @@ class Crowd:
         self.broken += not is_whole
         return is_whole
 
+    async def fill(self) -> list[asyncio.Task[None]]:
+        """Let the callers come, the first ones to the first machine alone, until the limit is full."""
+        machines = self.turns
+        self.turns = cycle(self.machines[:1])
+        callers = [asyncio.create_task(self.get_through()) for _ in range(FIRST)]
+        await self.until_in_flight(FIRST)
+        self.turns = machines
+        callers += [asyncio.create_task(self.get_through()) for _ in range(CALLERS - FIRST)]
+        await self.until_in_flight(THRESHOLD)
+        return callers
+
     async def used(self) -> int:
         """The calls that the limit counts, as control reads them."""
         items = (await self.stage.operator.call("GET", f"/v1/gateway/groups/{self.group}/limits"))["items"]
@@ -185,11 +198,10 @@ async def test_every_caller_gets_through_and_never_more_than_the_threshold_are_i
 
 async def test_places_of_a_killed_worker_are_back_long_before_it_would_be_silent(crowd: Crowd) -> None:
     crowd.upstream.gate.close()
-    callers = [asyncio.create_task(crowd.get_through()) for _ in range(CALLERS)]
-    await crowd.until_in_flight(THRESHOLD)
-    victim, _ = crowd.stage.product.processes("-m proxy.worker ")
+    callers = await crowd.fill()
     before = time.monotonic()
-    kill(victim)
+    for victim in crowd.stage.product.processes("-m proxy.worker "):
+        kill(victim)
 
     async def calls_broke_off() -> bool:
         return crowd.broken > 0
@@ -207,19 +219,19 @@ async def test_places_of_a_killed_worker_are_back_long_before_it_would_be_silent
 
 async def test_a_worker_that_is_cut_off_keeps_its_calls_and_they_count_again(crowd: Crowd) -> None:
     crowd.upstream.gate.close()
-    callers = [asyncio.create_task(crowd.get_through()) for _ in range(CALLERS)]
-    await crowd.until_in_flight(THRESHOLD)
+    callers = await crowd.fill()
     await crowd.until_used(THRESHOLD)
-    stopped, _ = crowd.stage.product.processes("-m proxy.worker ")
-    os.kill(stopped, signal.SIGSTOP)
+    workers = crowd.stage.product.processes("-m proxy.worker ")
+    for worker in workers:
+        os.kill(worker, signal.SIGSTOP)
     try:
         await lose_counters(crowd)  # as if all places had been given away, or a fail-over had lost them
         await crowd.stage.until(lambda: has_refused_again(crowd), "the others' calls count again, and fill the limit")
         assert crowd.in_flight.now > THRESHOLD, "the places of the worker that is away were given to others"
     finally:
-        os.kill(stopped, signal.SIGCONT)
-    in_flight = crowd.in_flight.now
-    await crowd.until_used(in_flight)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+    await crowd.stage.until(lambda: counts_all(crowd), "the limit counts all calls in flight")
     crowd.upstream.gate.open()
     await asyncio.gather(*callers)
     assert (crowd.answered, crowd.broken) == (CALLERS, 0), "it kept its calls"
@@ -227,6 +239,10 @@ async def test_a_worker_that_is_cut_off_keeps_its_calls_and_they_count_again(cro
     await asyncio.gather(*(crowd.get_through() for _ in range(CALLERS)))
     assert crowd.in_flight.most == THRESHOLD
     await crowd.until_used(0)
+
+
+async def counts_all(crowd: Crowd) -> bool:
+    return await crowd.used() == crowd.in_flight.now > THRESHOLD
 
 
 async def has_refused_again(crowd: Crowd) -> bool:

@@ -67,6 +67,8 @@ def run_push(truss: Recorder, place: Place, directory: Path) -> None:
 
     truss.run("train push", ran, str(source / "config.py"))
     job = pushed()
+    where = (job["training_project"]["id"], job["id"]) if job else ("none", "none")
+    truss.call("get_training_job_presigned_url", lambda url: url.startswith("http"), *where)
     target = directory / "downloaded"
     options = ("--job-id", job["id"] if job else "none", "--target-directory", str(target))
     truss.run(
@@ -83,7 +85,7 @@ def run_views(truss: Recorder, scene: Scene, directory: Path) -> None:
     truss.run("train view, project", lambda output: scene.queue_job.id in output, "--project", scene.name)
     truss.run("train logs", lambda output: output.count(SAYS) == 1, *of_job)
     truss.run("train logs, --tail", lambda output: output.count(SAYS) == 1 and "completed" in output, *of_job, "--tail")
-    truss.run("train metrics", lambda output: "Node: " in output, *of_job)
+    truss.run("train metrics", lambda output: "Training Job" in output, *of_job)
     truss.run(
         "train checkpoints list",
         lambda output: [one["checkpoint_id"] for one in json.loads(output)["checkpoints"]] == scene.ended.checkpoints(),

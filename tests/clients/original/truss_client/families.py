@@ -50,13 +50,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
         "get_models_for_watch",
         "models",
     ),
-    "organizations and teams' contents": (
+    "organizations": (
         "get_aws_assume_role_info",
         "get_organization_id",
-        "get_team_secrets",
-        "upsert_team_secret",
     ),
-    "shells on the machines of training": ("sign_ssh_certificate",),
 }
 """The functions by family. Each is called with arguments that say nothing, and must be told that it is not served."""
 COMMANDS: dict[str, tuple[str, ...]] = {

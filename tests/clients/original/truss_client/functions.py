@@ -20,7 +20,7 @@ LINE = "a line of the deployment"
 def run(truss: Recorder, place: Place) -> None:
     """Call each of them once."""
     (team,) = truss.call("get_teams", lambda teams: [one.default for one in teams.values()] == [True]).values()
-    run_keys(truss, place)
+    run_keys(truss, place, team.id)
     run_projects(truss, place, team.id)
     scene = Scene.create(place, "functions")
     run_readings(truss, scene)
@@ -30,9 +30,12 @@ def run(truss: Recorder, place: Place) -> None:
     run_deployment(truss, place)
 
 
-def run_keys(truss: Recorder, place: Place) -> None:
+def run_keys(truss: Recorder, place: Place, team: str) -> None:
     truss.call("upsert_secret", lambda _: "of-truss" in place.control.items("/v1/secrets", "name"), "of-truss", "v")
     truss.call("get_all_secrets", lambda answer: "of-truss" in [one["name"] for one in answer["secrets"]])
+    named = partial(place.control.items, "/v1/secrets", "name")
+    truss.call("upsert_team_secret", lambda _: "of-the-team" in named(), team, "of-the-team", "v")
+    truss.call("get_team_secrets", lambda answer: [one["name"] for one in answer["secrets"]] == named(), team)
     kind = APIKeyCategory.WORKSPACE_INVOKE
     prefixes = partial(place.control.items, "/v1/api_keys", "prefix")
     truss.call("create_api_key", lambda key: key["api_key"].split(".")[0] in prefixes(), kind, "of-truss")
@@ -103,7 +106,6 @@ def run_files(truss: Recorder, scene: Scene) -> None:
 
     files = truss.call("get_training_job_checkpoint_presigned_url", has_weights, **job.where)
     truss.call("get_from_presigned_url", lambda text: text == WEIGHTS.encode(), files[0]["url"] if files else "")
-    truss.call("get_training_job_presigned_url", lambda url: url.startswith("http"), **job.where)
     truss.call("get_blob_credentials", lambda answer: answer["creds"]["endpoint_url"], BlobType.TRAIN)
 
 
@@ -116,6 +118,7 @@ def run_machines(truss: Recorder, scene: Scene, team: str) -> None:
         lambda answer: [one["replica_id"] for one in answer["auth_codes"]] == ["g00r0"],
         **job.where,
     )
+    truss.call("sign_ssh_certificate", lambda answer: answer is not None, **job.where, public_key="k", replica_id="0")
     session = answer["auth_codes"][0].get("session_id") or "none"
     truss.call(
         "patch_interactive_session",

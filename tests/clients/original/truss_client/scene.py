@@ -17,6 +17,10 @@ SAVE = (
 )
 
 
+KEEPING = {"checkpointing_config": {"enabled": True}, "cache_config": {"enabled": True}}
+"""Has the files of a job kept: its checkpoints, and its project's cache."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One training job."""
@@ -72,9 +76,11 @@ class Scene:
     def create(cls, place: Place, name: str) -> "Scene":
         body = {"training_project": {"name": name}}
         project = place.control("POST", "/v1/training_projects", body)["training_project"]["id"]
-        ended = new_job(place, project, *SAVE, runtime={"checkpointing_config": {"enabled": True}})
+        ended = new_job(place, project, *SAVE, runtime=KEEPING)
         ended.until(*ENDED)
         until(ended.checkpoints, "its checkpoint")
+        summary = f"/v1/training_projects/{project}/cache/summary"
+        until(lambda: place.control.status(summary) == 200, "the summary of the cache")
         until(lambda: ended.read()["checkpoint_sync_status"] == "COMPLETED", "the checkpoint is stored")
         session = {"trigger": "on_startup", "timeout_minutes": 10}
         running = new_job(place, project, "sleep 600", interactive_session=session)
