@@ -26,7 +26,7 @@ def spend_limit(**members: Any) -> Wire:
 
 
 NEWER: dict[str, Callable[[Wire], None]] = {
-    "a type": lambda body: limit_of(body).update(type="CONCURRENT_REQUEST"),
+    "a type": lambda body: limit_of(body).update(type="WEIGHTED_REQUEST"),
     "a unit": lambda body: limit_of(body).update(unit="FORTNIGHT"),
     "a member of a limit": lambda body: limit_of(body).update(soft=True),
     "a member of an entry": lambda body: body["models"][0].update(spend_limits=[]),

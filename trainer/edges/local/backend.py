@@ -150,6 +150,8 @@ class LocalBackend:
             await asyncio.to_thread(self._directories.remove, job_id)
         except OSError as error:
             raise BackendAwayError(str(error)) from error
+        if attempt is not None:
+            self._summaries.forget(self._projects([attempt]))
         self._attempts.pop(job_id, None)
 
     async def cache_summaries(self) -> Sequence[CacheSummary]:

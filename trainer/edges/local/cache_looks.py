@@ -13,11 +13,18 @@ class DueSummaries:
         self._clock = clock
         self._looked_at: dict[str, float] = {}
         self._told_ends: set[str] = set()
+        self._left_over: set[str] = set()
+
+    def forget(self, ended: Mapping[str, str]) -> None:
+        """Remember the projects of ended attempts that nobody will name again, if they were not looked at since."""
+        self._left_over |= {project_id for attempt, project_id in ended.items() if attempt not in self._told_ends}
 
     def due(self, running: Mapping[str, str], ended: Mapping[str, str]) -> list[str]:
         """The projects to look at now, once each. Both arguments: projects by attempt."""
         now = self._clock()
         projects = {project_id for attempt, project_id in ended.items() if attempt not in self._told_ends}
+        projects |= self._left_over
+        self._left_over = set()
         self._told_ends = set(ended)
         for project_id in set(running.values()):
             if now - self._looked_at.get(project_id, -EVERY_S) >= EVERY_S:

@@ -19,7 +19,7 @@ from tests.clients.original.truss_client.expected import OPEN, REFUSED
 PYTHON = BUILT / "truss/bin/python"
 GUIDE = ROOT / "docs/original-clients.md"
 PARTS = ("functions", "push", "commands")
-TIMEOUT_S = 400
+TIMEOUT_S = 900
 
 
 def settled(directory: Path, control: str, api_key: str) -> dict[str, str]:

@@ -21,6 +21,15 @@ def test_cache_is_due_after_each_end_and_now_and_then_while_a_job_runs() -> None
     assert DueSummaries(lambda: 0.0).due({}, {"b-1": "tp_1"}) == ["tp_1"], "the trainer was restarted"
 
 
+def test_cache_is_looked_at_after_a_job_that_was_forgotten_before_anybody_looked() -> None:
+    looks = DueSummaries(lambda: 0.0)
+    looks.forget({"a-1": "tp_1"})
+    assert looks.due({}, {}) == ["tp_1"]
+    assert looks.due({}, {"b-1": "tp_1"}) == ["tp_1"]
+    looks.forget({"b-1": "tp_1"})
+    assert looks.due({}, {}) == [], "it was looked at since the end"
+
+
 def test_summary_has_bounds_and_shows_the_upper_directories_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
