@@ -31,7 +31,7 @@ from tests.redis_topologies import documented_rules
 
 LEASE_MS = 130_000
 CALENDAR_KINDS = tuple(kind for kind in KINDS if not kind[1].is_rolling)
-PLAN = plan_of(group("g1", dict.fromkeys(KINDS, 10**6)))
+PLAN = plan_of(group("g1", {kind: 10**6 for kind in KINDS if not kind[0].is_concurrent}))
 KEY = PLAN.key
 START = start_text().replace("redis.call('TIME')", REDIS_CLOCK)
 STEPS_MS = st.one_of(
