@@ -15,11 +15,11 @@ from policy.training.reports import WantedState
 from runtime.background import cancelled, is_set_within
 from runtime.log_lines import cause_of
 from trainer.backend import Backend, CheckpointSource, EnvironmentSource
-from trainer.caches import Caches
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.control_client import ControlClient
 from trainer.edges.terminal_socket import TerminalDialler
 from trainer.edges.trainer_directory import DirectoryInUseError, TrainerDirectory
+from trainer.looks.caches import Caches
 from trainer.settings import LOCAL, OFF, Settings
 from trainer.sync_loop import SyncLoop
 from trainer.terminals import Terminals

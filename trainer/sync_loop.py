@@ -16,7 +16,7 @@ from trainer.backend import Backend, BackendAwayError
 from trainer.control import AnotherTrainerError, Control, ControlAwayError
 from trainer.job_actions import JobActions
 from trainer.job_reports import reports
-from trainer.node_sampling import NodeSampler
+from trainer.looks.node_sampling import NodeSampler
 from trainer.output_shipping import Shipping
 from trainer.reconciler import Forget, View, actions
 

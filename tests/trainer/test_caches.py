@@ -6,8 +6,8 @@ from policy.training.job_spec import CacheSpec
 from tests.contracts.training.backends import claimed, started
 from tests.fakes.training_backend import FakeBackend
 from tests.fakes.training_control import FakeControl
-from trainer.caches import Caches
 from trainer.control import ControlAwayError
+from trainer.looks.caches import Caches
 
 
 async def test_summary_waits_while_control_is_away() -> None:

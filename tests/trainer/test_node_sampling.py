@@ -7,7 +7,7 @@ from policy.training.statuses import Outcome
 from tests.fakes.training_backend import FakeBackend
 from tests.trainer.world import World
 from trainer.backend import BackendAwayError
-from trainer.node_sampling import NodeSampler
+from trainer.looks.node_sampling import NodeSampler
 
 SECOND_NS = 1_000_000_000
 

@@ -25,6 +25,7 @@ ADDED = {
     "forgotten_caches": (),
     "loads": (),
     "artifacts": (),
+    "samples": (),
 }
 """Members that older versions do not write, and what is read instead."""
 KINDS = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)

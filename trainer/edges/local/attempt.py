@@ -26,12 +26,12 @@ from trainer.backend import (
     JobEnvironment,
     RestoreError,
 )
-from trainer.edges.local.caches import ProjectCaches
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord
 from trainer.edges.local.gpus import Gpu, gpu_variables
 from trainer.edges.local.machine import ADDRESS
 from trainer.edges.local.node import LocalNode
+from trainer.edges.local.project_caches.caches import ProjectCaches
 from trainer.edges.local.runner_process import RunnerNotStartedError
 from trainer.edges.local.verdict import End, describe, has_failed, verdict
 from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment

@@ -26,14 +26,14 @@ from trainer.backend import (
 )
 from trainer.edges.artifacts import Artifacts
 from trainer.edges.local.attempt import LocalAttempt, Terms
-from trainer.edges.local.cache_looks import DueSummaries
-from trainer.edges.local.caches import ProjectCaches
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord, JobDirectories
 from trainer.edges.local.gpus import free_gpus, list_gpus
 from trainer.edges.local.job_users import JobUsers, Owner
 from trainer.edges.local.machine import least_used, this_host
 from trainer.edges.local.node_use import directory_bytes, disk_bytes
 from trainer.edges.local.output_reader import read_output
+from trainer.edges.local.project_caches.cache_looks import DueSummaries
+from trainer.edges.local.project_caches.caches import ProjectCaches
 from trainer.edges.local.terminal import LocalTerminal
 from trainer.edges.local.verdict import End
 from trainer.settings import LOCAL, Settings

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer.edges.local import caches
-from trainer.edges.local.cache_looks import EVERY_S, DueSummaries
-from trainer.edges.local.caches import ProjectCaches
+from trainer.edges.local.project_caches import caches
+from trainer.edges.local.project_caches.cache_looks import EVERY_S, DueSummaries
+from trainer.edges.local.project_caches.caches import ProjectCaches
 
 
 def test_cache_is_due_after_each_end_and_now_and_then_while_a_job_runs() -> None:

@@ -1,0 +1,1 @@
+"""The caches of projects: their directories, and when they are looked at."""

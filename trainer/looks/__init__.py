@@ -1,0 +1,1 @@
+"""Looks that the trainer takes now and then: at caches, and at what nodes use."""
