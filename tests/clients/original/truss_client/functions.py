@@ -33,9 +33,9 @@ def run(truss: Recorder, place: Place) -> None:
 def run_keys(truss: Recorder, place: Place, team: str) -> None:
     truss.call("upsert_secret", lambda _: "of-truss" in place.control.items("/v1/secrets", "name"), "of-truss", "v")
     truss.call("get_all_secrets", lambda answer: "of-truss" in [one["name"] for one in answer["secrets"]])
-    named = partial(place.control.items, "/v1/secrets", "name")
-    truss.call("upsert_team_secret", lambda _: "of-the-team" in named(), team, "of-the-team", "v")
-    truss.call("get_team_secrets", lambda answer: [one["name"] for one in answer["secrets"]] == named(), team)
+    secret_names = partial(place.control.items, "/v1/secrets", "name")
+    truss.call("upsert_team_secret", lambda _: "of-the-team" in secret_names(), team, "of-the-team", "v")
+    truss.call("get_team_secrets", lambda answer: [one["name"] for one in answer["secrets"]] == secret_names(), team)
     kind = APIKeyCategory.WORKSPACE_INVOKE
     prefixes = partial(place.control.items, "/v1/api_keys", "prefix")
     truss.call("create_api_key", lambda key: key["api_key"].split(".")[0] in prefixes(), kind, "of-truss")
