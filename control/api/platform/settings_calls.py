@@ -14,7 +14,7 @@ from control.api.platform.fixed_settings import (
     BackpressureSettingsV1,
 )
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import RequestV1, ResponseV1
+from control.api.protocol.schemas import DeletedV1, RequestV1, ResponseV1
 from control.errors import NoBuildConfigError, NoReplicaEndError
 from control.resources.platform import deployments
 
@@ -32,7 +32,7 @@ class DeploymentConfigQueryV1(RequestV1):
     output_format: Literal["raw", "parsed", "both"] = "both"
 
 
-class EndedReplicaV1(ResponseV1):
+class EndedReplicaV1(DeletedV1):
     """The end of a replica, which is its owner's to bring about."""
 
     success: bool
