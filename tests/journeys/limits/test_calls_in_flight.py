@@ -136,7 +136,11 @@ class Crowd:
         return is_whole
 
     async def fill(self) -> list[asyncio.Task[None]]:
-        """Let the callers come, the first ones to the first machine alone, until the limit is full."""
+        """Let the callers come, the first ones to the first machine alone, until the limit is full.
+
+        No call ends before the gate is opened again.
+        """
+        self.upstream.gate.close()
         machines = self.turns
         self.turns = cycle(self.machines[:1])
         callers = [asyncio.create_task(self.get_through()) for _ in range(FIRST)]
@@ -185,7 +189,8 @@ async def crowd(
 
 
 async def test_every_caller_gets_through_and_never_more_than_the_threshold_are_in_flight(crowd: Crowd) -> None:
-    callers = [asyncio.create_task(crowd.get_through()) for _ in range(CALLERS)]
+    callers = await crowd.fill()
+    crowd.upstream.gate.open()
     await asyncio.gather(*callers)
     assert crowd.in_flight.most == THRESHOLD
     assert (crowd.answered, crowd.broken) == (CALLERS, 0)
@@ -197,7 +202,6 @@ async def test_every_caller_gets_through_and_never_more_than_the_threshold_are_i
 
 
 async def test_places_of_a_killed_worker_are_back_long_before_it_would_be_silent(crowd: Crowd) -> None:
-    crowd.upstream.gate.close()
     callers = await crowd.fill()
     before = time.monotonic()
     for victim in crowd.stage.product.processes("-m proxy.worker "):
@@ -218,7 +222,6 @@ async def test_places_of_a_killed_worker_are_back_long_before_it_would_be_silent
 
 
 async def test_a_worker_that_is_cut_off_keeps_its_calls_and_they_count_again(crowd: Crowd) -> None:
-    crowd.upstream.gate.close()
     callers = await crowd.fill()
     await crowd.until_used(THRESHOLD)
     workers = crowd.stage.product.processes("-m proxy.worker ")
@@ -236,7 +239,9 @@ async def test_a_worker_that_is_cut_off_keeps_its_calls_and_they_count_again(cro
     await asyncio.gather(*callers)
     assert (crowd.answered, crowd.broken) == (CALLERS, 0), "it kept its calls"
     crowd.in_flight.most = 0
-    await asyncio.gather(*(crowd.get_through() for _ in range(CALLERS)))
+    callers = await crowd.fill()
+    crowd.upstream.gate.open()
+    await asyncio.gather(*callers)
     assert crowd.in_flight.most == THRESHOLD
     await crowd.until_used(0)
 
