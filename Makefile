@@ -1,16 +1,19 @@
-# `make help` lists the targets. `make install` builds .venv from requirements.lock; the other targets call it first.
+# `make help` lists the targets. `make install` builds .venv from the lock files; `make up` and `make demo` build the part
+# of it that runs the product.
 # Another Python: `make check PYTHON=python3.12 VENV=.venv-3.12`.
 # Debian's is built with optimisations, as the image's is (docs/hot-path.md#collector-and-interpreter): the product starts,
 # and its tests run, in about half the time of one that is not.
 PYTHON ?= $(shell /usr/bin/python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo /usr/bin/python3 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-# The product's dependencies, the tests' own, and Ray, which is as large as all others together (none: RAY_LOCK=).
-RAY_LOCK ?= requirements-ray.lock
-LOCKS ?= requirements.lock requirements-dev.lock $(RAY_LOCK)
-# What an installation without tests needs: the product's packages, and setuptools. `make … LOCKS='$(PRODUCT_LOCKS)'`.
+# What runs the product: its packages, and setuptools.
+PRODUCT_STAMP := $(VENV)/.product
 PRODUCT_LOCKS := requirements.lock deploy/release/requirements.lock
+# What checks it, too: the tests' own packages, and Ray, which is as large as all others together (none: RAY_LOCK=).
+STAMP := $(VENV)/.installed
+RAY_LOCK ?= requirements-ray.lock
+TEST_LOCKS := requirements-dev.lock $(RAY_LOCK)
+PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check
 # The clients of `make clients`: an environment per lock, none of them Tollgate's own.
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
 CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
@@ -25,15 +28,20 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(STAMP)  ## build .venv from the hash-checked lock file
+install: $(STAMP)  ## build .venv from the hash-checked lock files
 
-$(STAMP): $(LOCKS) pyproject.toml
+$(PRODUCT_STAMP): $(PRODUCT_LOCKS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tollgate needs Python 3.11 or newer; set PYTHON=…")'
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "This Python has no venv module. Debian, Ubuntu: apt-get install python3-venv"; exit 1; }
-	@echo "building $(VENV) from $(LOCKS) …"
+	@echo "building $(VENV) from $(PRODUCT_LOCKS) …"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --progress-bar on --require-hashes $(LOCKS:%=-r %)
-	flock requirements.lock $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation -e .  # one at a time: each writes tollgate.egg-info
+	$(PIP_INSTALL) --progress-bar on --require-hashes $(PRODUCT_LOCKS:%=-r %)
+	flock requirements.lock $(PIP_INSTALL) --no-deps --no-build-isolation -e .  # one at a time: each writes tollgate.egg-info
+	@touch $@
+
+$(STAMP): $(PRODUCT_STAMP) $(TEST_LOCKS)
+	@echo "adding what checks need, from $(TEST_LOCKS) …"
+	$(PIP_INSTALL) --progress-bar on --require-hashes $(TEST_LOCKS:%=-r %)
 	@touch $@
 
 check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, paths and citations in documents
@@ -42,7 +50,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, path
 	$(BIN)/mypy
 	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_glossary.py
 
-check-python: $(STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
+check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module
 	$(BIN)/tollgate demo
 
@@ -78,10 +86,10 @@ deploy-check: $(STAMP)  ## build the image and run compose.yaml's services witho
 	$(BIN)/pip --python $(@D)/bin/python install --disable-pip-version-check --progress-bar on --require-hashes -r $<
 	@touch $@
 
-up: $(STAMP)  ## run the whole product on this machine until Ctrl-C; more flags: UP_FLAGS="--workers 2"
+up: $(PRODUCT_STAMP)  ## run the whole product on this machine until Ctrl-C; more flags: UP_FLAGS="--workers 2"
 	@$(BIN)/tollgate up $(UP_FLAGS)
 
-demo: $(STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
+demo: $(PRODUCT_STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
 bench: $(STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"

@@ -9,12 +9,12 @@ import click
 from commands.connection import Client, Connection
 from commands.editing.bodies import only
 from commands.output import cell_text, json_text
-from commands.times import time_from
+from commands.times import TIMES, time_from
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 _OPTIONS = (
-    click.option("--since", help="The first moment: ISO 8601, or so long ago (15m, 24h)."),
+    click.option("--since", help=f"The first moment: {TIMES}."),
     click.option("--until", help="The last moment."),
     click.option(
         "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many lines."

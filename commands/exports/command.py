@@ -11,12 +11,12 @@ from commands.errors import ManagementError
 from commands.exports.exporter import Exporter, Position, Selection
 from commands.exports.listing import Listing
 from commands.output import json_text
-from commands.times import time_from
+from commands.times import TIMES, time_from
 
 if TYPE_CHECKING:
     from commands.edges.export_file import ExportFile
 
-since_option = click.option("--since", help="The first moment, inclusive: ISO 8601, or so long ago (24h, 7d).")
+since_option = click.option("--since", help=f"The first moment, inclusive: {TIMES}.")
 output_option = click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -13,10 +13,14 @@ from commands.exports.listing import CSV, FORMATS, Listing
 from commands.lists import limit_option, print_page
 from commands.output import Column
 from commands.records.billing_events import DETAILS, detail_columns
-from commands.times import time_from
+from commands.times import TIMES, time_from
 
 _PATH = "/v1/gateway/events"
-_until_option = click.option("--until", help="The end, exclusive; by default as late as the events are final.")
+_EMPTY = (
+    "No events in this window. A call's event is listed about a minute after the call has ended"
+    " (TOLLGATE_EVENT_HOLDBACK_S of control); `tollgate groups tree` shows usage at once."
+)
+_until_option = click.option("--until", help="The end, exclusive, as --since; by default as late as the events are final.")
 _entity_option = click.option(
     "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
 )
@@ -34,7 +38,7 @@ def events() -> None:
 
 
 @events.command("list")
-@click.option("--since", default="1h", show_default=True, help="ISO 8601, or so long ago (24h, 7d).")
+@click.option("--since", default="1h", show_default=True, help=f"The start: {TIMES}.")
 @_until_option
 @_entity_option
 @_key_option
@@ -51,6 +55,8 @@ def list_events(connection: Connection, since: str, until: str | None, **flags: 
     answer = connection.run(lambda client: client.call("GET", _PATH, **query))
     columns = (*_COLUMNS, *_DETAIL_COLUMNS) if flags["details"] else _COLUMNS
     print_page(connection, answer, columns, "raise --limit, move --since, or use `tollgate events export`")
+    if not answer["items"] and not connection.as_json:
+        click.echo(_EMPTY, err=True)
 
 
 @events.command("export")

@@ -12,7 +12,7 @@ from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.log_lines import log_options, print_log
 from commands.output import Column
-from commands.times import time_from
+from commands.times import TIMES, time_from
 from commands.training.metrics import read_metrics
 from commands.training.tables import print_table
 
@@ -138,7 +138,7 @@ def logs(job: str, connection: Connection, **query: Any) -> None:
 @jobs.command()
 @_job
 @click.option("--name", help="This metric alone.")
-@click.option("--since", help="The first moment: ISO 8601, or so long ago (15m, 24h).")
+@click.option("--since", help=f"The first moment: {TIMES}.")
 @over_api
 def metrics(job: str, name: str | None, since: str | None, connection: Connection) -> None:
     """Print the last point of each metric of a job; with --json, all points."""

@@ -629,3 +629,12 @@ def test_reconcile_says_which_flags_go_together(api: FakeApi, flags: tuple[str, 
     assert result.exit_code == 2
     assert remedy in result.output.replace("\n", " ")
     assert not api.requests
+
+
+def test_empty_list_of_events_says_when_events_appear(api: FakeApi) -> None:
+    api.answers["GET /v1/gateway/events"] = page()
+    result = run("events", "list", "--since", "today")
+    assert result.exit_code == 0
+    assert "about a minute after the call has ended" in result.stderr
+    assert api.requests[-1][3]["start_time"].endswith("T00:00:00.000Z")
+    assert json.loads(done("events", "list", "--json"))["items"] == []

@@ -29,7 +29,7 @@ def commands() -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files that the commands use, in a directory of its own, because they make `.tollgate` where they run."""
-    for name in ("Makefile", "docs", "pyproject.toml", *(lock.name for lock in ROOT.glob("*.lock"))):
+    for name in ("Makefile", "deploy", "docs", "pyproject.toml", *(lock.name for lock in ROOT.glob("*.lock"))):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(Path(sys.executable).parents[1])
     return tmp_path
@@ -63,3 +63,15 @@ def test_first_call_takes_at_most_five_commands(checkout: Path, environment: dic
     finally:
         up.terminate()
         ended(up)
+
+
+@pytest.mark.parametrize("target", ["up", "demo", "check-python"])
+def test_running_the_product_installs_no_package_of_its_tests(target: str, tmp_path: Path) -> None:
+    def plan(target: str) -> str:
+        words = ["make", "-n", "-C", str(ROOT), target, f"VENV={tmp_path / 'none'}"]
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+    assert "requirements-dev.lock" in plan("install")
+    assert "-r requirements.lock" in plan(target)
+    assert "requirements-dev.lock" not in plan(target)
+    assert "requirements-ray.lock" not in plan(target)
