@@ -20,7 +20,9 @@ _EMPTY = (
     "No events in this window. A call's event is listed about a minute after the call has ended"
     " (TOLLGATE_EVENT_HOLDBACK_S of control); `tollgate groups tree` shows usage at once."
 )
-_until_option = click.option("--until", help="The end, exclusive, as --since; by default as late as the events are final.")
+_until_option = click.option(
+    "--until", help="The end, exclusive, as --since; by default as late as the events are final."
+)
 _entity_option = click.option(
     "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
 )

@@ -70,6 +70,9 @@ port_type = click.IntRange(0, 65535)
 @click.option(
     "--database-url", envvar="TOLLGATE_DATABASE_URL", help="URL of your own database; without it, SQLite in --data."
 )
+@click.option(
+    "--example-upstream", is_flag=True, help="A scripted vendor answers in OpenAI's and Anthropic's place, for trying."
+)
 @click.option("--drain-timeout", envvar="TOLLGATE_DRAIN_TIMEOUT_S", type=click.FloatRange(0), default=25.0, hidden=True)
 def up(
     data: Path,
@@ -81,6 +84,7 @@ def up(
     workers: int,
     redis_url: str | None,
     database_url: str | None,
+    example_upstream: bool,
     drain_timeout: float,
 ) -> None:
     """Run the whole product on this machine until SIGTERM or Ctrl-C.
@@ -101,6 +105,7 @@ def up(
         database_url=database_url or None,
         environment=environment,
         drain_timeout_s=drain_timeout,
+        example_port=0 if example_upstream else None,
     )
     run(stack.up(options, _say, click.echo))
 

@@ -18,6 +18,8 @@ from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.http_probe import answers_ok
 from control.edges.process.redis_binary import choose, set_stray_file_aside
 from control.edges.process.up_record import UpRecord
+from control.operator.example_part import HOST as EXAMPLE_HOST
+from control.operator.example_part import NOTICE, example_part, example_settings
 from control.operator.stack_parts import (
     PYTHON_MODULE,
     TERMINAL_SIGNALS,
@@ -65,6 +67,8 @@ class Options:
     database_url: str | None
     environment: Mapping[str, str]
     drain_timeout_s: float
+    example_port: int | None = None
+    """The port of the example vendor; 0 picks a free one. None: there is none."""
 
     @property
     def proxy_url(self) -> str:
@@ -108,6 +112,9 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     lock = directory.lock()
     up_record.remove(directory)
     options = replace(options, ports=await _choose_ports(options))
+    if options.example_port is not None:
+        options = _with_example(options)
+        say(NOTICE)
     part_runners: list[PartRunner] = []
     try:
         parts = _stack_parts(options, directory, lock, say)
@@ -165,6 +172,8 @@ def _stack_parts(options: Options, directory: DataDirectory, lock: int, say: Say
     redis = None if options.redis_url else _embedded_redis(directory, environment, say)
     ours = environment | _settings(options, directory, redis)
     parts = [] if redis is None else [_redis_part(redis, environment, lock)]
+    if options.example_port is not None:
+        parts.append(example_part(options.example_port, environment, lock))
     trainer = trainer_parts(directory.path, ours, lock)
     return [*parts, _control_part(options, ours, lock), *trainer, _proxy_part(options, ours, lock)]
 
@@ -184,6 +193,13 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_READY_GRACE_S": environment.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
         **training_settings(directory.path, environment),
     }
+
+
+def _with_example(options: Options) -> Options:
+    """The same, with a port for the example vendor, and the settings that lead calls there."""
+    port = options.example_port or free_ports(EXAMPLE_HOST, 1, excluded=asdict(options.ports).values())[0]
+    settings = example_settings(port, options.environment)
+    return replace(options, example_port=port, environment={**options.environment, **settings})
 
 
 def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], say: Say) -> EmbeddedRedis:

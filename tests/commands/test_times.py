@@ -29,7 +29,9 @@ def test_times_become_utc_with_milliseconds(text: str, moment: str) -> None:
     assert api_time(text, NOW) == moment
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "Today", "24", "-3h", "9999999999h", "999999w", "0001-01-01T00:00+14:00"])
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "Today", "24", "-3h", "9999999999h", "999999w", "0001-01-01T00:00+14:00"]
+)
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected ISO 8601"):
         api_time(text, NOW)

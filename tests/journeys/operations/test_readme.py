@@ -6,8 +6,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import anthropic
+import openai
 import pytest
 
 from tests.journeys.product import ended, ready_line, spawn
@@ -15,13 +19,14 @@ from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, in_thread
 
 ROOT = Path(__file__).parents[3]
+README = ROOT / "README.md"
 SECTION = "## Your first governed call\n"
 MOST_COMMANDS = 5
 
 
 def commands() -> list[str]:
     """The commands of the section's first two code blocks, up to the call."""
-    section = (ROOT / "README.md").read_text().partition(SECTION)[2].partition("\n## ")[0]
+    section = README.read_text().partition(SECTION)[2].partition("\n## ")[0]
     blocks = re.findall(r"```\n(.*?)```", section, re.DOTALL)
     return [line for block in blocks[:2] for line in block.splitlines()]
 
@@ -43,26 +48,57 @@ def environment() -> Iterator[dict[str, str]]:
         yield ours | {"OPENAI_API_KEY": "sk-newcomer", "TOLLGATE_VENDOR_B_BASE_URL": upstream.url}
 
 
-def test_first_call_takes_at_most_five_commands(checkout: Path, environment: dict[str, str]) -> None:
+@contextmanager
+def first_call(checkout: Path, environment: dict[str, str], *more_flags: str) -> Iterator[tuple[str, str, str]]:
+    """Run the section's commands. Yields the proxy's URL, the customer's key, and the answer of the call."""
     start, *others = commands()
     assert start == "make up"
     assert len(others) < MOST_COMMANDS
     ports = dict(zip(("proxy", "control", "admin"), (str(own_port()) for _ in range(3)), strict=True))
-    flags = " ".join(f"--{name}-port {port}" for name, port in ports.items())
+    flags = " ".join((*(f"--{name}-port {port}" for name, port in ports.items()), *more_flags))
     up = spawn((f"UP_FLAGS={flags}",), environment, checkout / "up.log", ("make", "-s", "-C", str(checkout), "up"))
     try:
         assert ready_line(up).startswith("ready "), (checkout / "up.log").read_text()
-        script = "\n".join(("set -e", *others)).replace(":8080/", f":{ports['proxy']}/")
+        script = "\n".join(("set -e", *others, 'echo; echo "$KEY"')).replace(":8080/", f":{ports['proxy']}/")
         result = subprocess.run(
             ["bash", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
         )
         assert result.returncode == 0, result.stdout + result.stderr
-        answer = json.loads(result.stdout.splitlines()[-1])
-        assert answer["choices"][0]["message"]["content"] == "Hello there!"
-        assert answer["model"] == "acme/assistant"
+        *_, answer, key = result.stdout.splitlines()
+        yield f"http://127.0.0.1:{ports['proxy']}", key, answer
     finally:
         up.terminate()
         ended(up)
+
+
+def test_first_call_takes_at_most_five_commands(checkout: Path, environment: dict[str, str]) -> None:
+    with first_call(checkout, environment) as (_, _, text):
+        answer = json.loads(text)
+        assert answer["choices"][0]["message"]["content"] == "Hello there!"
+        assert answer["model"] == "acme/assistant"
+
+
+def test_first_call_needs_no_key_of_a_vendor(checkout: Path) -> None:
+    """The section's other way. Stock SDKs read what the example vendor answers in each dialect."""
+    (flag,) = re.findall(r"`make up UP_FLAGS=(.*?)`, and set `OPENAI_API_KEY=example`", README.read_text())
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("TOLLGATE_")}
+    with first_call(checkout, ours | {"OPENAI_API_KEY": "example"}, flag) as (url, key, text):
+        words = json.loads(text)["choices"][0]["message"]["content"]
+        assert words.endswith("You said: Say hello.")
+        with openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+            messages: Any = [{"role": "user", "content": "Say hello."}]
+            chunks = client.chat.completions.create(model="acme/assistant", messages=messages, stream=True)
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == words
+            cut = client.chat.completions.create(model="acme/assistant", messages=messages, max_tokens=3)
+            assert cut.choices[0].finish_reason == "length"
+            assert cut.usage is not None
+            assert cut.usage.completion_tokens == 3
+            assert client.responses.create(model="acme/assistant", input="Say hello.").output_text == words
+            with client.responses.stream(model="acme/assistant", input="Say hello.") as events:
+                assert events.get_final_response().output_text == words
+        with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as other:
+            answered = other.messages.create(model="acme/assistant", max_tokens=99, messages=messages)
+            assert answered.content[0].model_dump()["text"] == words
 
 
 @pytest.mark.parametrize("target", ["up", "demo", "check-python"])

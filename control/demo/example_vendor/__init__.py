@@ -1,0 +1,1 @@
+"""The vendor of `tollgate up --example-upstream`: an upstream that needs no key and runs no model."""
