@@ -24,11 +24,10 @@ SECTION = "## Your first governed call\n"
 MOST_COMMANDS = 5
 
 
-def commands() -> list[str]:
-    """The commands of the section's first two code blocks, up to the call."""
+def blocks() -> list[list[str]]:
+    """The commands of the section, by code block: the start, what leads to the call, what looks at it."""
     section = README.read_text().partition(SECTION)[2].partition("\n## ")[0]
-    blocks = re.findall(r"```\n(.*?)```", section, re.DOTALL)
-    return [line for block in blocks[:2] for line in block.splitlines()]
+    return [block.splitlines() for block in re.findall(r"```\n(.*?)```", section, re.DOTALL)]
 
 
 @pytest.fixture
@@ -48,11 +47,20 @@ def environment() -> Iterator[dict[str, str]]:
         yield ours | {"OPENAI_API_KEY": "sk-newcomer", "TOLLGATE_VENDOR_B_BASE_URL": upstream.url}
 
 
+def output_of(script: str, checkout: Path, environment: dict[str, str]) -> str:
+    """Run it as a newcomer's shell does; it must end with status 0."""
+    result = subprocess.run(
+        ["bash", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
 @contextmanager
 def first_call(checkout: Path, environment: dict[str, str], *more_flags: str) -> Iterator[tuple[str, str, str]]:
     """Run the section's commands. Yields the proxy's URL, the customer's key, and the answer of the call."""
-    start, *others = commands()
-    assert start == "make up"
+    start, others, _ = blocks()
+    assert start == ["make up"]
     assert len(others) < MOST_COMMANDS
     ports = dict(zip(("proxy", "control", "admin"), (str(own_port()) for _ in range(3)), strict=True))
     flags = " ".join((*(f"--{name}-port {port}" for name, port in ports.items()), *more_flags))
@@ -60,11 +68,7 @@ def first_call(checkout: Path, environment: dict[str, str], *more_flags: str) ->
     try:
         assert ready_line(up).startswith("ready "), (checkout / "up.log").read_text()
         script = "\n".join(("set -e", *others, 'echo; echo "$KEY"')).replace(":8080/", f":{ports['proxy']}/")
-        result = subprocess.run(
-            ["bash", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-        )
-        assert result.returncode == 0, result.stdout + result.stderr
-        *_, answer, key = result.stdout.splitlines()
+        *_, answer, key = output_of(script, checkout, environment).splitlines()
         yield f"http://127.0.0.1:{ports['proxy']}", key, answer
     finally:
         up.terminate()
@@ -76,6 +80,10 @@ def test_first_call_takes_at_most_five_commands(checkout: Path, environment: dic
         answer = json.loads(text)
         assert answer["choices"][0]["message"]["content"] == "Hello there!"
         assert answer["model"] == "acme/assistant"
+        looks = [(line, output_of(line, checkout, environment)) for line in blocks()[2]]
+    expected = {"groups tree": "first-customer", "events list": "TIME", "plan": "Nothing to do", "doctor": "ok"}
+    for line, output in looks:
+        assert next(text for words, text in expected.items() if f"tollgate {words} " in f"{line} ") in output, line
 
 
 def test_first_call_needs_no_key_of_a_vendor(checkout: Path) -> None:
