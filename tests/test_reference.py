@@ -1,6 +1,7 @@
 """The tables of docs/reference, compared with the code: errors, settings, metrics, operations, commands, tiers."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -182,6 +183,30 @@ def test_every_command_and_its_flags_are_documented(words: str, command: click.C
     for parameter in command.params:
         if isinstance(parameter, click.Option) and not parameter.hidden:
             assert parameter.opts[0] in documented, parameter.opts
+
+
+_COMMAND = re.compile(rf"(?:^|[\s/(`])tollgate ((?:{'|'.join(tollgate.commands)})\b[^`#|<>)\n]*)")
+
+
+def commands_of_guides() -> list[tuple[str, str]]:
+    """Every `tollgate` command in a code block of README and the guides, behind the place that it has."""
+    lines: list[tuple[str, str]] = []
+    for file in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for block in re.findall(r"^ *```\w*\n(.*?)^ *```", file.read_text(), re.MULTILINE | re.DOTALL):
+            for line in block.replace("\\\n", " ").splitlines():
+                lines += [(f"{file.name}: {line.strip()}", match[1]) for match in _COMMAND.finditer(line)]
+    return lines
+
+
+@pytest.mark.parametrize(("place", "text"), commands_of_guides())
+def test_every_command_in_a_guide_is_one_with_these_flags(place: str, text: str) -> None:
+    command: click.Command = tollgate
+    words = shlex.split(text)
+    context = click.Context(command)
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        command = command.commands[words.pop(0)]
+        context = click.Context(command, parent=context)
+    command.make_parser(context).parse_args(words)
 
 
 def test_tier_table_shows_the_default_values() -> None:

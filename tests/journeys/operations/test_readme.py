@@ -1,4 +1,4 @@
-"""A newcomer's first governed call: the commands are taken from README.md and run as they are written there."""
+"""A newcomer's first governed call: the commands of README.md and docs/deploying.md, run as they are written there."""
 
 import json
 import os
@@ -14,19 +14,20 @@ import anthropic
 import openai
 import pytest
 
-from tests.journeys.product import ended, ready_line, spawn
+from tests.journeys.conftest import started
+from tests.journeys.product import Product, ended, ready_line, spawn
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream, in_thread
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "README.md"
-SECTION = "## Your first governed call\n"
+DEPLOYING = ROOT / "docs/deploying.md"
 MOST_COMMANDS = 5
 
 
-def blocks() -> list[list[str]]:
-    """The commands of the section, by code block: the start, what leads to the call, what looks at it."""
-    section = README.read_text().partition(SECTION)[2].partition("\n## ")[0]
+def blocks(document: Path = README, title: str = "Your first governed call") -> list[list[str]]:
+    """The commands of a section, by code block. In README: the start, what leads to the call, what looks at it."""
+    section = document.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return [block.splitlines() for block in re.findall(r"```\n(.*?)```", section, re.DOTALL)]
 
 
@@ -47,11 +48,12 @@ def environment() -> Iterator[dict[str, str]]:
         yield ours | {"OPENAI_API_KEY": "sk-newcomer", "TOLLGATE_VENDOR_B_BASE_URL": upstream.url}
 
 
-def output_of(script: str, checkout: Path, environment: dict[str, str]) -> str:
+def output_of(script: str, checkout: Path, environment: dict[str, str], stdin: str = "") -> str:
     """Run it as a newcomer's shell does; it must end with status 0."""
     result = subprocess.run(
-        ["bash", "-c", script], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
+        ["bash", "-c", script],
+        cwd=checkout, env=environment, input=stdin, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 
@@ -107,6 +109,20 @@ def test_first_call_needs_no_key_of_a_vendor(checkout: Path) -> None:
         with anthropic.Anthropic(base_url=url, api_key=key, max_retries=0) as other:
             answered = other.messages.create(model="acme/assistant", max_tokens=99, messages=messages)
             assert answered.content[0].model_dump()["text"] == words
+
+
+def test_deployment_ends_in_a_first_call(checkout: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    (lines,) = blocks(DEPLOYING, "The first call")
+    product = Product(tmp_path / "data", workers=1, settings=environment)
+    environment["PATH"] = f"{checkout}/.venv/bin:{environment['PATH']}"
+    with started(product) as workspace:
+        script = "\n".join(("set -e", *lines)).replace("http://127.0.0.1:8081", product.control)
+        script = script.replace("http://127.0.0.1:8080", product.proxy)
+        output = output_of(script, checkout, environment, stdin=f"{workspace.api_key}\n")
+    answer = next(json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    assert answer["choices"][0]["message"]["content"] == "Hello there!"
+    assert "first-customer" in output.partition("Hello there!")[2]
+    assert workspace.api_key not in output
 
 
 @pytest.mark.parametrize("target", ["up", "demo", "check-python"])
