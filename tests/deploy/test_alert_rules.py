@@ -24,9 +24,13 @@ each_alert = pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["a
 
 def promtool(*words: str | Path) -> str:
     """Return what promtool prints. The test skips without it."""
-    program = shutil.which("promtool")
+    return output_of("promtool", "prometheus", *words)
+
+
+def output_of(name: str, package: str, *words: str | Path) -> str:
+    program = shutil.which(name)
     if program is None:
-        pytest.skip("no promtool (Debian: apt-get install prometheus)")
+        pytest.skip(f"no {name} (Debian: apt-get install {package})")
     result = subprocess.run([program, *words], capture_output=True, text=True, timeout=100, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
@@ -93,3 +97,18 @@ def test_each_runbook_belongs_to_one_alert_and_is_in_the_index() -> None:
 )
 def test_expression_that_asks_for_something_else_is_reported(expression: str) -> None:
     assert list(faults(expression))
+
+
+@pytest.mark.parametrize("severity", sorted({alert["labels"]["severity"] for alert in ALERTS}))
+def test_alertmanager_sends_each_severity_to_a_receiver_of_its_own(severity: str) -> None:
+    config = ROOT / "deploy/alertmanager/alertmanager.yaml"
+    words = ("config", "routes", "test", f"--config.file={config}", f"severity={severity}")
+    assert output_of("amtool", "prometheus-alertmanager", *words).strip() == severity
+
+
+def test_prometheus_knows_the_alertmanager_of_compose() -> None:
+    prometheus = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yaml").read_text())
+    (alertmanager,) = prometheus["alerting"]["alertmanagers"]
+    (target,) = alertmanager["static_configs"][0]["targets"]
+    service = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())["services"]["alertmanager"]
+    assert target == f"alertmanager:{service['ports'][0].rpartition(':')[2]}"

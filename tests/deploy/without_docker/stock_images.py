@@ -35,6 +35,8 @@ def programs_of(service: Service, root: Path) -> Programs:
             return Programs(root, user_of(root, "haproxy"), _HAPROXY)
         case "prometheus":
             return Programs(root, user_of(root, "nobody"), ["prometheus", *service.command])
+        case "alertmanager":
+            return Programs(root, user_of(root, "nobody"), ["prometheus-alertmanager", *service.command])
     raise LookupError(f"no package runs {service.image} of {service.name}; see {__file__}")
 
 

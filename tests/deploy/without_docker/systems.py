@@ -15,7 +15,7 @@ SUITE = "bookworm"
 """The suite of all images that Dockerfile and compose.yaml name."""
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "python-is-python3")
 """Packages of `python:3.11-slim-bookworm` that Debian's smallest system lacks."""
-SERVICE_PACKAGES = ("postgresql", "redis-server", "haproxy", "prometheus")
+SERVICE_PACKAGES = ("postgresql", "redis-server", "haproxy", "prometheus", "prometheus-alertmanager")
 DEBIAN = "http://deb.debian.org/debian"
 SOURCES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d")
 CLIENT_SETTINGS = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
@@ -43,7 +43,7 @@ def base_system(roots: Path, log: Path, say: Say) -> Path:
 
 
 def services_system(roots: Path, base: Path, log: Path, say: Say) -> Path:
-    """The base with PostgreSQL, Redis, HAProxy and Prometheus, as `services` in `roots`."""
+    """The base with PostgreSQL, Redis, HAProxy, Prometheus and Alertmanager, as `services` in `roots`."""
 
     def make(root: Path) -> None:
         copy_tree(base, root)

@@ -41,7 +41,7 @@ CALM_S = 3.0
 """Seconds for which a killed service stays away, and the others are watched after it is back."""
 EVENTS_WITHIN_S = 120.0
 """The holdback of a minute, and as much again."""
-UNNOTICED = frozenset(("postgres", "control-1", "control-2", "prometheus"))
+UNNOTICED = frozenset(("postgres", "control-1", "control-2", "prometheus", "alertmanager"))
 """Callers must not notice the death of these."""
 EXPECTED_CODES = frozenset(("", "RATE_LIMITED"))
 SCRAPE_WITHIN_S = 60.0
@@ -179,7 +179,9 @@ async def faults_of_prometheus(session: aiohttp.ClientSession, site: Site, say: 
     rules = [rule for group in groups for rule in group["rules"]]
     say(f"Prometheus: {len(targets) - len(away)} of {len(targets)} targets are up, {len(rules)} rules are evaluated")
     broken = [f"rule {rule['name']}: {rule['lastError']}" for rule in rules if rule["health"] == "err"]
-    return away + broken + ([] if rules and targets else ["Prometheus has no rules or no targets"])
+    managers = (await _asked(session, f"{site.prometheus}/api/v1/alertmanagers"))["activeAlertmanagers"]
+    silent = [] if managers else ["Prometheus knows no Alertmanager"]
+    return away + broken + silent + ([] if rules and targets else ["Prometheus has no rules or no targets"])
 
 
 async def _asked(session: aiohttp.ClientSession, url: str) -> dict[str, Any]:
