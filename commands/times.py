@@ -16,9 +16,10 @@ TIMES = "ISO 8601, so long ago (24h, 7d), now, today, yesterday, month"
 
 
 def api_time(text: str, now: datetime) -> str:
-    """`text` as the management API takes it: ISO 8601 in UTC with milliseconds. Raises ValueError."""
+    """`text` as the management API takes it: ISO 8601 in UTC, in milliseconds, rounded up. Raises ValueError."""
     try:
         moment = _moment(text, now).astimezone(UTC)
+        moment += timedelta(microseconds=-moment.microsecond % 1000)  # the API's windows are in milliseconds
     except (ValueError, OverflowError):
         raise ValueError(EXPECTED) from None
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -47,6 +48,11 @@ def _named_moment(word: str, now: datetime) -> datetime | None:
             return today.replace(day=1)
         case _:
             return None
+
+
+def at_flag(_context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """The callback of a flag that takes a time."""
+    return None if text is None else time_from(text, option.opts[0])
 
 
 def time_from(text: str, flag: str) -> str:

@@ -41,6 +41,19 @@ async def group_id(client: Client, name: str) -> str:
     return str((await group(client, name))["id"])
 
 
+async def external_id(client: Client, name: str) -> str:
+    """The external id of the group with this id. Any other name is an external id, of a group that may be gone."""
+    if not name.startswith("grp_"):
+        return name
+    try:
+        item = await client.call("GET", path("gateway", "groups", name))
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return name
+    return str(item["metadata"]["external_entity_id"])
+
+
 async def secret(client: Client, name: str) -> Item:
     """The secret with this name or id."""
     return await _only(client, SECRETS, "secret", lambda item: name in (item["name"], item["id"]), name)

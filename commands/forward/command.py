@@ -15,17 +15,11 @@ from commands.connection import Client, Connection, over_api
 from commands.errors import ManagementError
 from commands.forward.receivers import DEFAULT_URLS, FILES, Destination, receiver_for
 from commands.forward.stripe_meters import FIGURES
-from commands.records.billing_events import time_text
 from commands.records.progress import Progress, progress_line, status
+from commands.renamed_flags import WINDOW, RenamedFlags
+from commands.times import TIMES, at_flag
 
 _TOLD_EVERY_S = 10.0
-
-
-def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    try:
-        return None if text is None else time_text(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no ISO 8601 time, such as 2026-11-01 or 2026-11-01T12:00:00Z") from None
 
 
 def _print_status(context: click.Context, _option: click.Parameter, path: Path | None) -> None:
@@ -43,13 +37,13 @@ def _print_status(context: click.Context, _option: click.Parameter, path: Path |
 _file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command("forward")
+@click.command("forward", cls=RenamedFlags, renamed=WINDOW)
 @click.option("--to", "kind", required=True, type=click.Choice([*DEFAULT_URLS, *FILES]), help="What takes the events.")
 @click.option(
     "--state", "state_path", required=True, type=_file, help="The file that says what was delivered. Keep it."
 )
-@click.option("--start", callback=_time, help="With a new state: deliver what was called from then on (ISO 8601).")
-@click.option("--end", callback=_time, help="Deliver no event from then on.")
+@click.option("--since", callback=at_flag, help=f"With a new state: deliver what was called from then on: {TIMES}.")
+@click.option("--until", callback=at_flag, help="Deliver no event from then on.")
 @click.option("--follow", is_flag=True, help="Go on with new events until stopped.")
 @click.option("--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds between looks.")
 @click.option(
@@ -127,11 +121,11 @@ class Run:
 
         purpose = self.destination.purpose()
         async with AsyncExitStack() as stack:
-            state = stack.enter_context(opened(self.flags["state_path"], purpose, self.flags["start"]))
+            state = stack.enter_context(opened(self.flags["state_path"], purpose, self.flags["since"]))
             receiver = receiver_for(self.destination)
             stack.push_async_callback(receiver.close)
             options = self._options(stack.callback)
-            events = EventList(client, options.retries, self.flags["end"], details=self.destination.details)
+            events = EventList(client, options.retries, self.flags["until"], details=self.destination.details)
             try:
                 await Forwarder(events, receiver, state, options).run()
             finally:

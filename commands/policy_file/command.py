@@ -12,6 +12,7 @@ import click
 from commands.collector import collector_paused
 from commands.connection import Connection, over_api
 from commands.edges.private_lines import PrivateLines
+from commands.editing.deletion import is_terminal
 from commands.output import cell_text, json_text
 from commands.policy_file.applying import NewWebhook, Observer, apply_steps
 from commands.policy_file.document import read_document, read_value
@@ -96,7 +97,7 @@ def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overw
 @click.command()
 @_file
 @_with_consent
-@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@click.option("--yes", "-y", "is_sure", is_flag=True, help="Do not ask; needed to delete without a terminal.")
 @click.option(
     "--webhook-secrets",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -107,7 +108,7 @@ def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overw
 def apply(
     connection: Connection,
     file: BinaryIO,
-    yes: bool,
+    is_sure: bool,
     webhook_secrets: Path | None,
     **consent: bool,
 ) -> None:
@@ -119,10 +120,19 @@ def apply(
     prepared.show(connection.as_json)
     if prepared.plan.refusals:
         sys.exit(_FAILED)
-    if prepared.steps and not yes and sys.stdin.isatty():
-        click.confirm("Apply?", abort=True, err=True)
+    _ask(prepared, is_sure)
     with PrivateLines(webhook_secrets) as file_of_secrets:
         _run(connection, prepared, file_of_secrets)
+
+
+def _ask(prepared: "_Prepared", is_sure: bool) -> None:
+    """Ask on a terminal. Elsewhere nobody can answer, so a plan that deletes needs `--yes`."""
+    if is_sure or not prepared.steps:
+        return
+    if is_terminal():
+        click.confirm("Apply?", abort=True, err=True)
+    elif any(change.action is Action.DELETE for change in prepared.plan.changes):
+        raise click.UsageError("--yes is needed for a plan that deletes where nobody can be asked")
 
 
 @click.command()

@@ -19,7 +19,9 @@ from commands.progress import reading
 from commands.reconcile.invoice_check import FIGURES, IDENTITIES, Columns, InvoiceCheck, models_of
 from commands.reconcile.journal_check import Difference, JournalCheck, read_calls
 from commands.reconcile.spend_check import SpendCheck
-from commands.records.billing_events import Event, epoch_s, read_event, time_text
+from commands.records.billing_events import Event, epoch_s, read_event
+from commands.renamed_flags import WINDOW, RenamedFlags
+from commands.times import TIMES, at_flag
 from policy.endpoints import PROVIDER_NAMES
 
 _EVENTS = "/v1/gateway/events"
@@ -27,16 +29,9 @@ _ENDPOINTS = "/v1/gateway/endpoints"
 _SHOWN = 50
 
 
-def _time(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    try:
-        return None if text is None else time_text(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no ISO 8601 time, such as 2026-11-01 or 2026-11-01T12:00:00Z") from None
-
-
-@click.command("reconcile")
-@click.option("--start", callback=_time, help="The window's start (ISO 8601), for journals and invoices.")
-@click.option("--end", callback=_time, help="The window's end, exclusive.")
+@click.command("reconcile", cls=RenamedFlags, renamed=WINDOW)
+@click.option("--since", callback=at_flag, help=f"The window's start, for journals and invoices: {TIMES}.")
+@click.option("--until", callback=at_flag, help="The window's end, exclusive.")
 @click.option(
     "--journal",
     "journals",
@@ -76,16 +71,16 @@ def reconcile(connection: Connection, **flags: Any) -> None:
 def _check_window(flags: Mapping[str, Any]) -> None:
     if not flags["journals"] and flags["invoice"] is None:
         raise click.UsageError("give --journal, --invoice or both, or --spend")
-    if flags["start"] is None or flags["end"] is None:
-        raise click.UsageError("give --start and --end, the window of the events to compare")
+    if flags["since"] is None or flags["until"] is None:
+        raise click.UsageError("give --since and --until, the window of the events to compare")
     if math.isnan(flags["tolerance"]):
         raise click.UsageError("--tolerance is a number of percent")
-    if flags["end"] <= flags["start"]:
-        raise click.UsageError("--end must be after --start")
+    if flags["until"] <= flags["since"]:
+        raise click.UsageError("--until must be after --since")
 
 
 def _check_spend_alone(flags: Mapping[str, Any]) -> None:
-    if flags["journals"] or flags["invoice"] is not None or flags["start"] is not None or flags["end"] is not None:
+    if flags["journals"] or flags["invoice"] is not None or flags["since"] is not None or flags["until"] is not None:
         raise click.UsageError("--spend goes alone: it compares the present windows of spend limits, and balances")
 
 
@@ -107,7 +102,7 @@ class Comparison:
     async def report(self) -> dict[str, Any]:
         """Raises ManagementError."""
         count = 0
-        window = {"start_time": self.flags["start"], "end_time": self.flags["end"]}
+        window = {"start_time": self.flags["since"], "end_time": self.flags["until"]}
         await self._check_is_final(window)
         journal = self._journal_check()
         invoice = await self._invoice_check()
@@ -133,7 +128,7 @@ class Comparison:
     async def _check_is_final(self, window: Mapping[str, Any]) -> None:
         answered = (await self.client.call("GET", _EVENTS, limit=1, **window))["window"]["end_time"]
         if answered < window["end_time"]:
-            raise ManagementError(f"events are final up to {answered} now; choose an --end that is not later")
+            raise ManagementError(f"events are final up to {answered} now; choose an --until that is not later")
 
     def _journal_check(self) -> JournalCheck | None:
         from commands.edges.journal_lines import journal_lines
@@ -141,8 +136,8 @@ class Comparison:
         if not self.flags["journals"]:
             return None
         calls = read_calls(line for directory in self.flags["journals"] for line in journal_lines(directory))
-        start_s = epoch_s(self.flags["start"])
-        end_s = epoch_s(self.flags["end"])
+        start_s = epoch_s(self.flags["since"])
+        end_s = epoch_s(self.flags["until"])
         return JournalCheck(calls, self.flags["workspace_id"], start_s, end_s, self.flags["all_machines"])
 
     async def _invoice_check(self) -> InvoiceCheck | None:
@@ -172,16 +167,16 @@ class Comparison:
         return await read_provider_names(self.client)
 
     def _days(self, columns: Columns) -> tuple[str, str]:
-        (first, at), (last, until) = (self.flags[name].split("T") for name in ("start", "end"))
+        (first, at), (last, until) = (self.flags[name].split("T") for name in ("since", "until"))
         if "day" in columns.by and (at, until) != ("00:00:00.000Z", "00:00:00.000Z"):
-            raise InvoiceError("it has days, so --start and --end must be midnights of UTC")
+            raise InvoiceError("it has days, so --since and --until must be midnights of UTC")
         return first, last
 
     async def _find_late(self, journal: JournalCheck) -> None:
         """Events are stamped when they came in, at the earliest: a call of the window may be listed after it."""
         if not journal.missing():
             return
-        async for event in self._events({"start_time": self.flags["end"]}):
+        async for event in self._events({"start_time": self.flags["until"]}):
             if event.key in journal.calls:
                 journal.add(event, is_late=True)
 

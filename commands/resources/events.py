@@ -1,12 +1,13 @@
 """`tollgate events`: billing events (docs/reference/command-line.md#events)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from commands.connection import Connection, over_api
+from commands.connection import Client, Connection, over_api
+from commands.editing import names
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
@@ -24,7 +25,10 @@ _until_option = click.option(
     "--until", help="The end, exclusive, as --since; by default as late as the events are final."
 )
 _entity_option = click.option(
-    "--entity", "entities", multiple=True, help="Only of the group with this external id; may be repeated."
+    *("--entity", "--group", "entities"),
+    multiple=True,
+    metavar="ID",
+    help="Only of this group, by external id or id; may be repeated.",
 )
 _details_option = click.option(
     "--details", is_flag=True, default=None, help="Also what else each call cost, and the amount."
@@ -51,10 +55,13 @@ def list_events(connection: Connection, since: str, until: str | None, **flags: 
     """Print the first events of a window, oldest first. `export` writes all of them."""
     query = {"start_time": time_from(since, "--since"), "limit": flags["limit"]}
     query |= {"end_time": None if until is None else time_from(until, "--until")}
-    query |= {"external_entity_ids": list(flags["entities"]), "api_keys": list(flags["key_prefixes"])}
-    query |= _included(flags)
+    query |= {"api_keys": list(flags["key_prefixes"])} | _included(flags)
 
-    answer = connection.run(lambda client: client.call("GET", _PATH, **query))
+    async def ask(client: Client) -> Any:
+        entities = await _external_ids(client, flags["entities"])
+        return await client.call("GET", _PATH, external_entity_ids=entities, **query)
+
+    answer = connection.run(ask)
     columns = (*_COLUMNS, *_DETAIL_COLUMNS) if flags["details"] else _COLUMNS
     print_page(connection, answer, columns, "raise --limit, move --since, or use `tollgate events export`")
     if not answer["items"] and not connection.as_json:
@@ -80,10 +87,15 @@ def export_events(connection: Connection, output: Path | None, until: str | None
         until = time_from(until, "--until")
         if flags["since"] is not None and until <= time_from(flags["since"], "--since"):
             raise click.UsageError("--until must be after --since")
-    flags |= {"entities": list(flags["entities"]), "key_prefixes": list(flags["key_prefixes"])}
+    entities = connection.run(lambda client: _external_ids(client, flags["entities"]))
+    flags |= {"entities": entities, "key_prefixes": list(flags["key_prefixes"])}
     filters = {"external_entity_ids": flags["entities"], "api_keys": flags["key_prefixes"], **_included(flags)}
     listing = DETAILED_EVENTS if flags["details"] else EVENTS
     run_export(connection, listing, Selection(filters, flags["format"], until), output, flags)
+
+
+async def _external_ids(client: Client, entities: Sequence[str]) -> list[str]:
+    return [await names.external_id(client, name) for name in entities]
 
 
 def _included(flags: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,9 @@ from policy.credentials import KeyKind
 
 _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]
 _group_option = click.option(
-    "--group", metavar="ID", help="The group, by id or external id; without it, the workspace's own keys."
+    *("--group", "--entity", "group"),
+    metavar="ID",
+    help="The group, by id or external id; without it, the workspace's own keys.",
 )
 
 
@@ -77,7 +79,7 @@ def create(group: str | None, only_key: bool, file: TextIO | None, connection: C
 
 
 @keys.command()
-@click.option("--group", metavar="ID", required=True, help="The group, by id or external id.")
+@click.option("--group", "--entity", "group", metavar="ID", required=True, help="The group, by id or external id.")
 @click.option("--name", help="What the key is for.")
 @click.option(
     "--key-file",

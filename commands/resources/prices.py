@@ -1,6 +1,5 @@
 """`tollgate prices`: the operator's price list (docs/reference/command-line.md#usage-and-prices)."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO
 
@@ -9,6 +8,7 @@ import click
 from commands.billing.price_file import PriceLine, read_prices, set_prices
 from commands.billing.price_map import CURRENCY, price_of_model, read_price_map
 from commands.connection import Client, Connection, over_api
+from commands.editing.deletion import ask_before, yes_option
 from commands.lists import print_list
 from commands.output import Column, json_text, table
 from policy.price_wire import price_from_wire, price_to_wire
@@ -69,7 +69,9 @@ def list_prices(connection: Connection, slug: str | None) -> None:
 
 @prices.command("set")
 @click.argument("slug", required=False)
-@click.option("--file", type=click.File("rb"), help="Prices as CSV, - for standard input, instead of SLUG and flags.")
+@click.option(
+    "-f", "--file", type=click.File("rb"), help="Prices as CSV, - for standard input, instead of SLUG and flags."
+)
 @click.option("--from", "valid_from", help="The UTC date from which it holds, such as 2026-11-01.")
 @click.option("--currency", help="ISO 4217, such as EUR.")
 @_with_amounts
@@ -188,12 +190,11 @@ def _mapped(content: bytes, names: Pairs, valid_from: str) -> tuple[list[PriceLi
 @prices.command("delete")
 @click.argument("slug")
 @click.option("--from", "valid_from", required=True, help="The price's date.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @over_api
-def delete_price(connection: Connection, slug: str, valid_from: str, yes: bool) -> None:
+def delete_price(connection: Connection, slug: str, valid_from: str, is_sure: bool) -> None:
     """Delete a price of SLUG. Reports on its time then use the price before it, if there is one."""
-    if not yes and sys.stdin.isatty():
-        click.confirm(f"Delete the price of {slug} from {valid_from}?", abort=True)
+    ask_before(f"the price of {slug} from {valid_from}", is_sure)
 
     async def ask(client: Client) -> Any:
         return await client.call("DELETE", _PATH, slug=slug, valid_from=valid_from)

@@ -16,7 +16,8 @@ from commands.editing import names
 from commands.editing.paths import path
 from commands.lists import all_items, print_items
 from commands.output import Column, json_text, table
-from commands.times import time_from
+from commands.renamed_flags import WINDOW, RenamedFlags
+from commands.times import TIMES, at_flag
 
 
 @click.group()
@@ -25,7 +26,7 @@ def usage() -> None:
 
 
 @usage.command("list")
-@click.option("--group", metavar="ID", required=True, help="The group, by id or external id.")
+@click.option("--group", "--entity", "group", metavar="ID", required=True, help="The group, by id or external id.")
 @over_api
 def list_usage(connection: Connection, group: str) -> None:
     """Print a group's usage limits and how much of each is used."""
@@ -48,24 +49,29 @@ _COLUMNS = (
 )
 
 
-@usage.command()
-@click.option("--start", required=True, help="ISO 8601, a date, or so long ago (24h, 7d).")
-@click.option("--end", help="Exclusive; by default as late as the events are final.")
+@usage.command(cls=RenamedFlags, renamed=WINDOW)
+@click.option("--since", required=True, callback=at_flag, help=f"The start: {TIMES}.")
+@click.option("--until", callback=at_flag, help="The end, exclusive; by default as late as the events are final.")
 @click.option("--group-by", type=click.Choice(GROUPINGS), default="day", show_default=True)
-@click.option("--entity", help="Only of the group with this external id.")
+@click.option("--entity", "--group", "entity", metavar="ID", help="Only of this group, by external id or id.")
 @click.option("--with-groups-below", is_flag=True, help="Sum each group with all below it.")
 @click.option("--order-by", type=click.Choice(ORDERS), help="The largest sum first; by default in the order of names.")
 @click.option("--order", type=click.Choice(["desc", "asc"]), help="Of --order-by; by default desc.")
 @click.option("--currency", help="Of --order-by cost, if costs are in several.")
 @click.option("--format", "form", type=click.Choice(["table", "csv"]), default="table", show_default=True)
 @over_api
-def report(connection: Connection, start: str, end: str | None, group_by: str, **flags: Any) -> None:
+def report(connection: Connection, since: str, until: str | None, group_by: str, **flags: Any) -> None:
     """Print sums of calls, tokens and exact costs over a window of at most 92 days."""
-    query = {"start": time_from(start, "--start"), "group_by": group_by, "external_entity_id": flags["entity"]}
-    query["end"] = None if end is None else time_from(end, "--end")
+    query: dict[str, Any] = {"start": since, "end": until, "group_by": group_by}
     query |= {name: flags[name] for name in ("order_by", "order", "currency")}
     query["rollup"] = "true" if flags["with_groups_below"] else None
-    answer = connection.run(lambda client: read_report(client, **query))
+
+    async def ask(client: Client) -> dict[str, Any]:
+        entity = flags["entity"]
+        external_id = None if entity is None else await names.external_id(client, entity)
+        return await read_report(client, external_entity_id=external_id, **query)
+
+    answer = connection.run(ask)
     if connection.as_json:
         click.echo(json_text(answer))
     elif flags["form"] == "csv":
@@ -78,7 +84,7 @@ def report(connection: Connection, start: str, end: str | None, group_by: str, *
 
 @usage.command()
 @click.option("--month", required=True, help="A UTC month, such as 2026-11.")
-@click.option("--entity", help="External id of the group.")
+@click.option("--entity", "--group", "entity", metavar="ID", help="Of this group, by external id or id.")
 @click.option("--all", "of_all", is_flag=True, help="Of each entity with calls, into the directory --output.")
 @click.option("--format", "form", type=click.Choice(["csv", "html"]), default="csv", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="By default standard output.")
@@ -107,19 +113,20 @@ def statement(connection: Connection, month: str, entity: str | None, of_all: bo
 
 
 def _state_one(connection: Connection, request: StatementRequest, entity: str, output: Path | None) -> None:
-    async def read(client: Client) -> tuple[Any, bool]:
-        answer = await read_report(client, **request.query(entity))
-        return answer, request.is_final(answer["window"])
+    async def read(client: Client) -> tuple[str, Any, bool]:
+        external_id = await names.external_id(client, entity)
+        answer = await read_report(client, **request.query(external_id))
+        return external_id, answer, request.is_final(answer["window"])
 
-    answer, is_final = connection.run(read)
+    external_id, answer, is_final = connection.run(read)
     lines = [line for item in answer["items"] for line in item["lines"]]
-    statement_of = Statement(entity, request.month, lines, is_final, request.with_groups_below)
+    statement_of = Statement(external_id, request.month, lines, is_final, request.with_groups_below)
     if connection.as_json:
         click.echo(json_text(answer))
         return
     _write(statement_text(statement_of, request.form), output)
     if not lines:
-        click.echo(f"{entity!r} has no calls in {request.month}. Is it the external id of a group?", err=True)
+        click.echo(f"{external_id!r} has no calls in {request.month}. Is it the external id of a group?", err=True)
     _warn(statement_of.unpriced_calls)
 
 

@@ -51,7 +51,13 @@ def get(webhook: str, connection: Connection) -> None:
 @click.option("--description", help="What it is for.")
 @click.option("--include-details", is_flag=True, default=None, help=_DETAILS)
 @_event_type_option
-@click.option("--group", metavar="ID", help="Tell it of this group, by id or external id, and of those below it alone.")
+@click.option(
+    "--group",
+    "--entity",
+    "group",
+    metavar="ID",
+    help="Tell it of this group, by id or external id, and of those below it alone.",
+)
 @file_option
 @over_api
 def create(receiver: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:

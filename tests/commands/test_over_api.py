@@ -26,6 +26,7 @@ ENDPOINT = {
     "targets": [{"provider": "VENDOR_B", "secret_id": "sec_1", "target_model": "old"}],
     "updated_at": "2026-11-24T00:00:00.000Z",
 }
+MOST_KINDS_DELETED = 11
 SECRETS = page({"id": "sec_1", "name": "openai"}, {"id": "sec_2", "name": "other"})
 
 
@@ -218,7 +219,7 @@ def test_empty_environment_is_made_shown_and_promoted_to(api: FakeApi) -> None:
 
 def test_secret_is_deleted_by_its_id(api: FakeApi) -> None:
     api.answers["DELETE /v1/secrets/openai"] = {"id": "sec_1", "name": "openai"}
-    done("secrets", "delete", "sec_1")
+    done("secrets", "delete", "sec_1", "--yes")
 
 
 def test_usage_is_listed_by_external_id(api: FakeApi) -> None:
@@ -268,10 +269,24 @@ def test_a_webhook_secret_that_cannot_be_written_is_told(api: FakeApi, monkeypat
     assert "the signing secret of whk_1 could not be kept (No space left on device): rotate it" in stopped.stderr
 
 
-def test_delete_asks_nobody_without_a_terminal(api: FakeApi) -> None:
+def test_delete_needs_yes_where_nobody_can_be_asked(api: FakeApi) -> None:
     api.answers["DELETE /v1/gateway/endpoints/ep_1"] = {"id": "ep_1", "slug": "acme/chat"}
-    done("endpoints", "delete", "acme/chat")
+    refused = run("endpoints", "delete", "acme/chat")
+    assert refused.exit_code == 2
+    assert "--yes is needed to delete endpoint acme/chat" in refused.stderr
+    assert not [call for call in api.requests if call[0] == "DELETE"]
+    done("endpoints", "delete", "acme/chat", "-y")
     assert [call for call in api.requests if call[0] == "DELETE"]
+
+
+def test_every_delete_needs_yes_where_nobody_can_be_asked() -> None:
+    deletions = [words for words in commands(tollgate) if words[-1] == "delete"]
+    assert len(deletions) >= MOST_KINDS_DELETED
+    for words in deletions:
+        command: Any = tollgate
+        for word in words:
+            command = command.commands[word]
+        assert ("--yes", "-y") in [tuple(parameter.opts) for parameter in command.params], words
 
 
 def test_delete_on_a_terminal_needs_a_yes(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,8 +609,8 @@ def test_balance_is_paid_into_and_printed(api: FakeApi) -> None:
 
 def test_group_with_credit_left_is_deleted_when_that_is_forfeited(api: FakeApi) -> None:
     api.answers |= {"GET /v1/gateway/groups": page(group_item(1)), "DELETE /v1/gateway/groups/grp_1": {"id": "grp_1"}}
-    done("groups", "delete", "g1")
-    done("groups", "delete", "g1", "--forfeit")
+    done("groups", "delete", "g1", "--yes")
+    done("groups", "delete", "g1", "--forfeit", "--yes")
     assert [query for verb, _, _, query in api.requests if verb == "DELETE"] == [{}, {"forfeit": "true"}]
 
 
@@ -619,9 +634,10 @@ def test_reconcile_compares_what_is_spent(api: FakeApi) -> None:
     ("flags", "remedy"),
     [
         ((), "give --journal, --invoice or both, or --spend"),
-        (("--journal", "."), "give --start and --end"),
-        (("--spend", "--start", "2026-11-01"), "--spend goes alone"),
-        (("--start", "yesterday"), "is no ISO 8601 time"),
+        (("--journal", "."), "give --since and --until"),
+        (("--spend", "--since", "2026-11-01"), "--spend goes alone"),
+        (("--spend", "--start=2026-11-01"), "--spend goes alone"),
+        (("--start", "tomorrow"), "expected ISO 8601"),
     ],
 )
 def test_reconcile_says_which_flags_go_together(api: FakeApi, flags: tuple[str, ...], remedy: str) -> None:
@@ -638,3 +654,29 @@ def test_empty_list_of_events_says_when_events_appear(api: FakeApi) -> None:
     assert "about a minute after the call has ended" in result.stderr
     assert api.requests[-1][3]["start_time"].endswith("T00:00:00.000Z")
     assert json.loads(done("events", "list", "--json"))["items"] == []
+
+
+def test_flags_that_were_renamed_still_work(api: FakeApi) -> None:
+    window = {"start_time": "2026-11-01T00:00:00.000Z", "end_time": "2026-11-02T00:00:00.000Z"}
+    api.answers["GET /v1/gateway/usage_report"] = {**page(), "window": window}
+    for flags in (("--start", "2026-11-01", "--end=2026-11-02"), ("--since", "2026-11-01", "--until", "2026-11-02")):
+        done("usage", "report", *flags)
+        query = api.requests[-1][3]
+        assert (query["start"], query["end"]) == (window["start_time"], window["end_time"])
+    assert "--start" not in done("usage", "report", "--help")
+
+
+@pytest.mark.parametrize("flag", ["--entity", "--group"])
+@pytest.mark.parametrize("name", ["customer", "grp_1", "grp_none"])
+def test_groups_are_named_by_either_flag_and_either_id(api: FakeApi, flag: str, name: str) -> None:
+    item = group_item(1)
+    external_id = item["metadata"]["external_entity_id"]
+    api.answers |= {"GET /v1/gateway/groups/grp_1": item, "GET /v1/gateway/events": page()}
+    window = {"start_time": "2026-10-01T00:00:00.000Z", "end_time": "2026-11-01T00:00:00.000Z"}
+    api.answers["GET /v1/gateway/usage_report"] = {**page(), "window": window}
+    expected = external_id if name == "grp_1" else name
+    done("events", "list", flag, name)
+    assert api.requests[-1][3]["external_entity_ids"] == [expected]
+    done("usage", "report", "--since", "today", flag, name)
+    assert api.requests[-1][3]["external_entity_id"] == expected
+    assert f"{expected!r} has no calls" in run("usage", "statement", "--month", "2026-10", flag, name).stderr

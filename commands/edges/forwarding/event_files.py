@@ -66,7 +66,7 @@ class LinesFile:
     def _remedy(self, length: int | None) -> str:
         if not length:
             return "Check the path"
-        another = "take it away" if self._may_go else "begin another with --state, --output and --start"
+        another = "take it away" if self._may_go else "begin another with --state, --output and --since"
         return f"Put the file back, or {another}"
 
 

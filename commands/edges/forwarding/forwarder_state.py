@@ -79,7 +79,7 @@ def opened(path: Path, purpose: Mapping[str, Any], start: str | None) -> Iterato
     `purpose`: what is delivered where. A state serves one purpose for ever.
     """
     if start is None and not path.exists():
-        raise StateError(f"{path}: there is no such state. To begin a new one, say from when, with --start")
+        raise StateError(f"{path}: there is no such state. To begin a new one, say from when, with --since")
     with _locked(path):
         _check_not_emptied(path)
         with _readable(path), closing(_connected(path)) as database:
@@ -170,7 +170,7 @@ def _check_purpose(path: Path, before: Mapping[str, Any], purpose: Mapping[str, 
         if before.get(name) != value:
             raise StateError(
                 f"{path}: this state is for {name} {before.get(name)!r}, not {value!r}. Each receiver, and each way of"
-                " sending to it, needs a state of its own; begin another with --state and --start"
+                " sending to it, needs a state of its own; begin another with --state and --since"
             )
 
 

@@ -264,7 +264,7 @@ async def test_file_that_lost_bytes_is_noticed(tmp_path: Path) -> None:
 
 def test_state_serves_one_purpose_and_one_forwarder(tmp_path: Path) -> None:
     path = tmp_path / "state"
-    with pytest.raises(StateError, match="--start"), opened(path, {"to": "a"}, None):
+    with pytest.raises(StateError, match="--since"), opened(path, {"to": "a"}, None):
         pass
     with opened(path, {"to": "a"}, START):
         with pytest.raises(StateError, match="another forwarder"), opened(path, {"to": "a"}, START):

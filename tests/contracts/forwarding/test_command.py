@@ -160,7 +160,7 @@ async def test_details_are_in_the_file_and_the_state_keeps_to_them(setting: Sett
         (("--to", "stripe", "--customer", "cus_1", "--meter", "a=output"), "{external_entity_id}"),
         (("--to", "stripe", "--customer", "{external_entity_id}"), "--meter"),
         (("--to", "stripe", "--customer", "{external_entity_id}", "--meter", "a=tokens"), "uncached_input"),
-        (("--to", "jsonl", "--output", "x", "--start", "yesterday"), "ISO 8601"),
+        (("--to", "jsonl", "--output", "x", "--start", "tomorrow"), "ISO 8601"),
         (("--to", "openmeter"), "OPENMETER_API_KEY has characters"),
     ],
 )

@@ -112,7 +112,7 @@ async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Sta
     ]
     for prefix in own:
         await stage.operator.call("DELETE", f"/v1/api_keys/{prefix}")
-    assert name in await operator.did("groups", "delete", name), "with a new key"
+    assert name in await operator.did("groups", "delete", name, "--yes"), "with a new key"
     assert (await operator.run("groups", "get", f"{name}-kid")).stderr.count("\n") == 1
 
 

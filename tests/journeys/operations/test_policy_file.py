@@ -173,7 +173,7 @@ async def test_apply_refuses_drift_and_other_owners_and_prunes_what_is_its_own(a
     assert (status, "journey" in output) == (1, True)
     fewer = acme.policy(tmp_path / "fewer.yaml", tokens=500, customers=1)
     assert (await acme.run("plan", fewer))[0] == 0, "without --prune nothing goes"
-    await acme.did("apply", fewer, "--prune")
+    await acme.did("apply", fewer, "--prune", "--yes")
     names = {group["metadata"]["external_entity_id"] for group in (await acme.got("groups", "list"))["items"]}
     assert names == {"company", "customer-0"}
 
