@@ -1,7 +1,7 @@
 """The way of a command to the management API: the options `--url`, `--data`, `--workspace`, and the key.
 
-The key comes from TOLLGATE_API_KEY, because others can read a command line. Without one, `LocalAccess` finds control
-and a key by the data directory of this machine's `tollgate up`.
+The key comes from TOLLGATE_API_KEY, because others can read a command line. Without one, both come from the context in
+use; without that, `LocalAccess` finds them by the data directory of this machine's `tollgate up`.
 """
 
 import asyncio
@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from commands.edges.context_file import path_of_contexts, read_contexts
 from commands.errors import ManagementError, NoAccessError
 from runtime.environment import http_url
 
@@ -108,7 +110,9 @@ def over_api(command: Callable[..., T]) -> Callable[..., T]:
 _OPTIONS = (
     click.option("--url", envvar="TOLLGATE_URL", help=f"The management API; by default {DEFAULT_URL}."),
     data_option,
-    click.option("--workspace", help="Without a key: the workspace, if there is more than one."),
+    click.option(
+        "--workspace", envvar="TOLLGATE_WORKSPACE", help="Without a key: the workspace, if there is more than one."
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the API's answer."),
 )
 
@@ -117,9 +121,11 @@ def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | No
     api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()
     try:
         if api_key:
-            if workspace is not None:
-                raise NoAccessError("TOLLGATE_API_KEY is set, and a key is of one workspace: unset it, or --workspace")
+            _check_workspace("TOLLGATE_API_KEY is set", "unset it", workspace)
             return Access(http_url(url or DEFAULT_URL), api_key)
+        if url is None and not _names_directory() and (context := _context_in_use()) is not None:
+            _check_workspace(f"the context {context.url} is in use", "use --data, or another context", workspace)
+            return context
         access = local(data, workspace)
         if url and http_url(url) != access.url:  # the directory's own key is not for another control
             raise NoAccessError(
@@ -130,3 +136,20 @@ def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | No
         raise click.BadParameter(str(error), param_hint="--url") from None
     except NoAccessError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _check_workspace(cause: str, remedy: str, workspace: str | None) -> None:
+    if workspace is not None:
+        raise NoAccessError(
+            f"{cause}, and a key is of one workspace: {remedy}, or leave out --workspace (TOLLGATE_WORKSPACE)"
+        )
+
+
+def _names_directory() -> bool:
+    """Return whether the data directory of a `tollgate up` was named: it goes before a context."""
+    return click.get_current_context().get_parameter_source("data") is not ParameterSource.DEFAULT
+
+
+def _context_in_use() -> Access | None:
+    context = read_contexts(path_of_contexts()).present
+    return None if context is None else Access(context.url, context.api_key)

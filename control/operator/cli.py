@@ -15,6 +15,7 @@ import click
 from click.core import ParameterSource
 
 from commands.completion import completion
+from commands.contexts.command import context
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
 from control.operator.database_commands import data_option, key, run, secrets_reencrypt, spend, workspace
@@ -145,6 +146,7 @@ def demo(keep: bool, stay: bool) -> None:
 
 
 tollgate.add_command(completion)
+tollgate.add_command(context)
 tollgate.add_command(doctor)
 tollgate.add_command(launcher)
 tollgate.add_command(workspace)

@@ -1,0 +1,1 @@
+"""`tollgate context`: management APIs by name."""
