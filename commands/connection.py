@@ -21,6 +21,7 @@ from runtime.environment import http_url
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8081"
+DEFAULT_DATA = Path(".tollgate")
 
 
 class Client(Protocol):
@@ -88,7 +89,7 @@ data_option = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="TOLLGATE_DATA",
-    default=Path(".tollgate"),
+    default=DEFAULT_DATA,
     show_default=True,
     help="On the machine of `tollgate up`, without a key: its data directory.",
 )
@@ -99,8 +100,8 @@ def over_api(command: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(command)
     def connected(url: str | None, data: Path, workspace: str | None, as_json: bool, **arguments: Any) -> T:
-        context = click.get_current_context()
-        return command(connection=Connection(_access(context.obj, url, data, workspace), as_json), **arguments)
+        access = _access(click.get_current_context(), url, data, workspace)
+        return command(connection=Connection(access, as_json), **arguments)
 
     for option in reversed(_OPTIONS):
         connected = option(connected)
@@ -117,15 +118,22 @@ _OPTIONS = (
 )
 
 
-def _access(local: LocalAccess, url: str | None, data: Path, workspace: str | None) -> Access:
+def connection_of(context: click.Context) -> Connection:
+    """The connection of a command that is not run but completed. Raises click.ClickException."""
+    url, data, workspace = (context.params.get(name) for name in ("url", "data", "workspace"))
+    return Connection(_access(context, url, data or DEFAULT_DATA, workspace), as_json=False)
+
+
+def _access(context: click.Context, url: str | None, data: Path, workspace: str | None) -> Access:
     api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()
     try:
         if api_key:
             _check_workspace("TOLLGATE_API_KEY is set", "unset it", workspace)
             return Access(http_url(url or DEFAULT_URL), api_key)
-        if url is None and not _names_directory() and (context := _context_in_use()) is not None:
-            _check_workspace(f"the context {context.url} is in use", "use --data, or another context", workspace)
-            return context
+        if url is None and not _names_directory(context) and (in_use := _context_in_use()) is not None:
+            _check_workspace(f"the context {in_use.url} is in use", "use --data, or another context", workspace)
+            return in_use
+        local: LocalAccess = context.obj
         access = local(data, workspace)
         if url and http_url(url) != access.url:  # the directory's own key is not for another control
             raise NoAccessError(
@@ -145,9 +153,9 @@ def _check_workspace(cause: str, remedy: str, workspace: str | None) -> None:
         )
 
 
-def _names_directory() -> bool:
+def _names_directory(context: click.Context) -> bool:
     """Return whether the data directory of a `tollgate up` was named: it goes before a context."""
-    return click.get_current_context().get_parameter_source("data") is not ParameterSource.DEFAULT
+    return context.get_parameter_source("data") not in (ParameterSource.DEFAULT, None)
 
 
 def _context_in_use() -> Access | None:

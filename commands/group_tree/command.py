@@ -9,7 +9,7 @@ import click
 from commands.billing.reports import read_report
 from commands.collector import collector_paused
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.errors import AwayError
 from commands.group_tree.tree import Group, has_usage_limit, roots_of, tree_json, tree_text
 from commands.lists import Told, all_items
@@ -19,7 +19,7 @@ from commands.times import time_from
 
 
 @click.command("tree")
-@click.argument("group", metavar="[ID]", required=False)
+@click.argument("group", metavar="[ID]", required=False, shell_complete=known_names.groups)
 @click.option("--no-usage", is_flag=True, help="Limits alone: no usage, calls or costs.")
 @over_api
 @collector_paused()

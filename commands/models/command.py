@@ -5,7 +5,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -15,7 +15,7 @@ from commands.models.deployments import deployments
 from commands.models.environments import environments
 from commands.output import Column
 
-_model = click.argument("model", metavar="NAME|ID")
+_model = click.argument("model", metavar="NAME|ID", shell_complete=known_names.models)
 
 
 @click.group()

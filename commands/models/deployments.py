@@ -6,7 +6,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -16,8 +16,8 @@ from commands.log_lines import log_options, print_log
 from commands.output import Column, json_text
 
 F = TypeVar("F", bound=Callable[..., Any])
-_model = click.argument("model", metavar="MODEL")
-_deployment = click.argument("deployment", metavar="DEPLOYMENT")
+_model = click.argument("model", metavar="MODEL", shell_complete=known_names.models)
+_deployment = click.argument("deployment", metavar="DEPLOYMENT", shell_complete=known_names.deployments)
 
 
 @click.group()

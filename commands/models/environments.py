@@ -5,7 +5,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -13,8 +13,8 @@ from commands.editing.shown import print_answer
 from commands.lists import all_items, print_items
 from commands.output import Column
 
-_model = click.argument("model", metavar="MODEL")
-_environment = click.argument("environment", metavar="NAME")
+_model = click.argument("model", metavar="MODEL", shell_complete=known_names.models)
+_environment = click.argument("environment", metavar="NAME", shell_complete=known_names.environments)
 
 
 @click.group()
@@ -63,7 +63,7 @@ def create(model: str, environment: str | None, file: TextIO | None, connection:
 @environments.command()
 @_model
 @_environment
-@click.argument("deployment", metavar="DEPLOYMENT")
+@click.argument("deployment", metavar="DEPLOYMENT", shell_complete=known_names.deployments)
 @over_api
 def promote(model: str, environment: str, deployment: str, connection: Connection) -> None:
     """Point an environment that is there to a deployment, by name or id, and print the deployment."""
@@ -79,7 +79,7 @@ def promote(model: str, environment: str, deployment: str, connection: Connectio
 @environments.command("set")
 @_model
 @_environment
-@click.argument("deployment", metavar="[DEPLOYMENT]", required=False)
+@click.argument("deployment", metavar="[DEPLOYMENT]", required=False, shell_complete=known_names.deployments)
 @file_option
 @over_api
 def set_environment(

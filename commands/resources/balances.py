@@ -5,14 +5,14 @@ from typing import Any
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import only
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
 from commands.lists import limit_option, print_page
 from commands.output import Column
 
-_group = click.argument("group", metavar="ID")
+_group = click.argument("group", metavar="ID", shell_complete=known_names.groups)
 
 
 @click.command()

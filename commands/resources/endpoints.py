@@ -6,7 +6,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -33,7 +33,7 @@ def list_endpoints(connection: Connection) -> None:
 
 
 @endpoints.command()
-@click.argument("endpoint", metavar="SLUG|ID")
+@click.argument("endpoint", metavar="SLUG|ID", shell_complete=known_names.slugs)
 @over_api
 def get(endpoint: str, connection: Connection) -> None:
     """Print one endpoint."""
@@ -114,7 +114,7 @@ def create(slug: str | None, connection: Connection, file: TextIO | None, region
 
 
 @endpoints.command("set")
-@click.argument("endpoint", metavar="SLUG|ID")
+@click.argument("endpoint", metavar="SLUG|ID", shell_complete=known_names.slugs)
 @_target_options
 @over_api
 def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **flags: Any) -> None:
@@ -135,7 +135,7 @@ def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **f
 
 
 @endpoints.command()
-@click.argument("endpoint", metavar="SLUG|ID")
+@click.argument("endpoint", metavar="SLUG|ID", shell_complete=known_names.slugs)
 @yes_option
 @over_api
 def delete(endpoint: str, is_sure: bool, connection: Connection) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
@@ -28,6 +28,7 @@ _entity_option = click.option(
     *("--entity", "--group", "entities"),
     multiple=True,
     metavar="ID",
+    shell_complete=known_names.groups,
     help="Only of this group, by external id or id; may be repeated.",
 )
 _details_option = click.option(

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
@@ -18,7 +18,7 @@ from commands.lists import print_list
 from commands.output import Column, json_text, table
 from commands.resources.balances import balance, credit, entries
 
-_group = click.argument("group", metavar="ID")
+_group = click.argument("group", metavar="ID", shell_complete=known_names.groups)
 _limit_option = click.option(
     "--limit",
     "limits",

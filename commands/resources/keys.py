@@ -5,7 +5,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.hidden_values import hidden_value
@@ -19,6 +19,7 @@ _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERA
 _group_option = click.option(
     *("--group", "--entity", "group"),
     metavar="ID",
+    shell_complete=known_names.groups,
     help="The group, by id or external id; without it, the workspace's own keys.",
 )
 
@@ -41,7 +42,7 @@ def list_keys(group: str | None, connection: Connection) -> None:
 
 
 @keys.command()
-@click.argument("prefix")
+@click.argument("prefix", shell_complete=known_names.key_prefixes)
 @_group_option
 @over_api
 def get(prefix: str, group: str | None, connection: Connection) -> None:
@@ -79,7 +80,15 @@ def create(group: str | None, only_key: bool, file: TextIO | None, connection: C
 
 
 @keys.command()
-@click.option("--group", "--entity", "group", metavar="ID", required=True, help="The group, by id or external id.")
+@click.option(
+    "--group",
+    "--entity",
+    "group",
+    metavar="ID",
+    shell_complete=known_names.groups,
+    required=True,
+    help="The group, by id or external id.",
+)
 @click.option("--name", help="What the key is for.")
 @click.option(
     "--key-file",
@@ -98,7 +107,7 @@ def register(group: str, name: str | None, key_file: TextIO | None, connection: 
 
 
 @keys.command()
-@click.argument("prefix")
+@click.argument("prefix", shell_complete=known_names.key_prefixes)
 @_group_option
 @yes_option
 @over_api

@@ -8,6 +8,7 @@ import click
 from commands.billing.price_file import PriceLine, read_prices, set_prices
 from commands.billing.price_map import CURRENCY, price_of_model, read_price_map
 from commands.connection import Client, Connection, over_api
+from commands.editing import known_names
 from commands.editing.deletion import ask_before, yes_option
 from commands.lists import print_list
 from commands.output import Column, json_text, table
@@ -68,7 +69,7 @@ def list_prices(connection: Connection, slug: str | None) -> None:
 
 
 @prices.command("set")
-@click.argument("slug", required=False)
+@click.argument("slug", required=False, shell_complete=known_names.slugs)
 @click.option(
     "-f", "--file", type=click.File("rb"), help="Prices as CSV, - for standard input, instead of SLUG and flags."
 )
@@ -188,7 +189,7 @@ def _mapped(content: bytes, names: Pairs, valid_from: str) -> tuple[list[PriceLi
 
 
 @prices.command("delete")
-@click.argument("slug")
+@click.argument("slug", shell_complete=known_names.slugs)
 @click.option("--from", "valid_from", required=True, help="The price's date.")
 @yes_option
 @over_api

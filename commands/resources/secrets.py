@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.hidden_values import hidden_value
@@ -38,7 +38,7 @@ def list_secrets(connection: Connection) -> None:
 
 
 @secrets.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.secrets)
 @over_api
 def get(name: str, connection: Connection) -> None:
     """Print a secret's name, id and times."""
@@ -64,7 +64,7 @@ def create(name: str | None, value_file: TextIO | None, file: TextIO | None, con
 
 
 @secrets.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.secrets)
 @value_option
 @file_option
 @over_api
@@ -80,7 +80,7 @@ def set_secret(name: str, value_file: TextIO | None, file: TextIO | None, connec
 
 
 @secrets.command()
-@click.argument("name")
+@click.argument("name", shell_complete=known_names.secrets)
 @yes_option
 @over_api
 def delete(name: str, is_sure: bool, connection: Connection) -> None:

@@ -5,7 +5,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -16,7 +16,7 @@ from policy.billing import EVENT_TYPE
 from policy.limits.alerts import LIMIT_ALERT
 
 _DETAILS = "Whether the events of messages have details and costs."
-_webhook = click.argument("webhook", metavar="ID|URL")
+_webhook = click.argument("webhook", metavar="ID|URL", shell_complete=known_names.webhooks)
 _event_type_option = click.option(
     "--event-type",
     "event_types",
@@ -56,6 +56,7 @@ def get(webhook: str, connection: Connection) -> None:
     "--entity",
     "group",
     metavar="ID",
+    shell_complete=known_names.groups,
     help="Tell it of this group, by id or external id, and of those below it alone.",
 )
 @file_option

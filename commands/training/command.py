@@ -5,6 +5,7 @@ import sys
 import click
 
 from commands.connection import Connection, over_api
+from commands.editing import known_names
 from commands.editing.paths import path
 from commands.output import Column
 from commands.progress import ProgressPrinter
@@ -19,7 +20,7 @@ def training() -> None:
 
 
 @training.command()
-@click.argument("job")
+@click.argument("job", shell_complete=known_names.training_jobs)
 @over_api
 def watch(job: str, connection: Connection) -> None:
     """Follow the training job JOB until it has ended and its checkpoints are in the store.

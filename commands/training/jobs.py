@@ -5,7 +5,7 @@ from typing import Any, TextIO
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -17,7 +17,7 @@ from commands.training.metrics import read_metrics
 from commands.training.tables import print_table
 
 STATUS_PREFIX = "TRAINING_JOB_"
-_job = click.argument("job")
+_job = click.argument("job", shell_complete=known_names.training_jobs)
 
 
 @click.group()
@@ -53,7 +53,7 @@ def get(job: str, connection: Connection) -> None:
 
 
 @jobs.command()
-@click.argument("project", metavar="PROJECT")
+@click.argument("project", metavar="PROJECT", shell_complete=known_names.training_projects)
 @click.option("--name", help="The job's name.")
 @click.option("--cpus", "cpu_count", type=int, help="CPUs of each node.")
 @click.option("--memory", help="Memory of each node, such as 2Gi.")

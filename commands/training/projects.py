@@ -5,7 +5,7 @@ from typing import TextIO
 import click
 
 from commands.connection import Connection, over_api
-from commands.editing import names
+from commands.editing import known_names, names
 from commands.editing.bodies import body_of, file_option
 from commands.editing.deletion import ask_before, yes_option
 from commands.editing.paths import path
@@ -14,7 +14,7 @@ from commands.output import Column
 from commands.training.tables import print_table
 
 PROJECTS = path("training_projects")
-_project = click.argument("project", metavar="NAME|ID")
+_project = click.argument("project", metavar="NAME|ID", shell_complete=known_names.training_projects)
 
 
 @click.group()

@@ -44,12 +44,13 @@ def use_utf_8(stream: TextIO) -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-@click.group(cls=ShortErrors, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "obj": local_access}
+
+
+@click.group(cls=ShortErrors, context_settings=_SETTINGS)
 @click.version_option(package_name="tollgate", message="tollgate %(version)s")
-@click.pass_context
-def tollgate(context: click.Context) -> None:
+def tollgate() -> None:
     """Tollgate: an inference gateway with exact limits, exact metering and exact billing."""
-    context.obj = local_access
 
 
 # --- running it ---------------------------------------------------------------------------------------------------
