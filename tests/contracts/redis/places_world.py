@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -99,7 +100,7 @@ class World:
         self.data_lost_s = 0.0
         self.unread: set[Bucket] = set()
         """The buckets that were not read since the clock was stepped back."""
-        self.announced: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.announced: dict[str, set[Bucket]] = {}
         self._names = 0
         self._by_name: dict[bytes, Worker] = {}
 
@@ -122,12 +123,16 @@ class World:
         name = f"worker{self._names}"
         worker = Worker(name, machine, link, counters)
 
-        def announce(key: str, groups: Iterable[str]) -> None:
-            if machine.is_alive:
-                machine.places.received(name, {"is": "places", "key": key, "groups": tuple(groups)})
-            self.announced.setdefault(name, {})[key] = tuple(groups)
+        def say(key: str, groups: Iterable[str], *, ended: bool) -> None:
+            message = {"is": "places", "key": key, "groups": list(groups), "ended": ended}
+            if machine.is_alive and worker.is_alive:
+                machine.places.received(name, message)
+            now = self.announced.setdefault(name, set())
+            buckets = {(key, group) for group in groups}
+            self.announced[name] = now - buckets if ended else now | buckets
 
-        counters.places.announce = announce
+        counters.places.announce = partial(say, ended=False)
+        counters.places.withdraw = partial(say, ended=True)
         machine.workers.append(worker)
         self.workers.append(worker)
         self._by_name[name.encode()] = worker
@@ -223,7 +228,7 @@ class World:
     def _uncounted(self, worker: Worker, bucket: Bucket) -> int:
         calls = worker.in_flight(bucket)
         heard_s = worker.heard_s.get(bucket, 0.0)
-        jumps_s = sum(min(by_s, JUMP_S) for at_s, by_s in self.jumps if at_s >= heard_s)
+        jumps_s = sum(by_s for at_s, by_s in self.jumps if at_s >= heard_s)
         if self.now_s - heard_s + jumps_s > SILENT_S - 0.01:
             return calls
         missing = min(calls, worker.missing[bucket])
