@@ -123,8 +123,12 @@ class HeldPlaces:
             self._say_soon(key, own, own.calls)
 
     def redis_is_back(self) -> None:
-        """Say everything again, before any take: it may be another server, or have lost data."""
+        """Say everything again, before any take: it may be another server, or have lost data.
+
+        Idle groups are not forgotten soon: an older word of theirs may be under way on the lost connection.
+        """
         for key, own in self._keys.items():
+            own.idle = set()
             self._nodes.of(own.slot).has_places = False
             self._say_soon(key, own, own.calls)
         self._flush()

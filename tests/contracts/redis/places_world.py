@@ -98,6 +98,8 @@ class World:
         self.jumps: list[tuple[float, float]] = []
         """When Redis' clock was stepped forward, and by how many seconds."""
         self.data_lost_s = 0.0
+        self.restored: set[str] = set()
+        """The workers of which a fail-over has brought back what was ended: they may have forgotten it."""
         self.unread: set[Bucket] = set()
         """The buckets that were not read since the clock was stepped back."""
         self.announced: dict[str, set[Bucket]] = {}
@@ -284,6 +286,7 @@ class World:
             for bucket, places in self.places(key).items():
                 for name, entry in places.entries.items():
                     worker = self._by_name[name.encode()]
+                    self.restored.add(name)
                     self.ghosts.append(Ghost(worker, bucket, entry.count, self.now_s, lasts=True))
                     self._note_silence(bucket)
 
@@ -304,17 +307,18 @@ class World:
         if isinstance(reply, hiredis.ReplyError):
             return
         if _is(command, SCRIPTS.places):
-            self._heard_word(command[3].decode(), command[4:])
+            self._heard_word(command[3].decode(), command[4:], is_written=reply > 0)
         elif _is(command, SCRIPTS.take):
             self._heard_take(command[3].decode(), command[4:], reply[1])
 
-    def _heard_word(self, key: str, arguments: list[bytes]) -> None:
+    def _heard_word(self, key: str, arguments: list[bytes], *, is_written: bool) -> None:
         values = arguments[1]
         worker = self._by_name[arguments[-1]]
         for place, group in enumerate(arguments[2:-1]):
             bucket = key, group.decode()
-            self._note_silence(bucket)
             worker.heard_s[bucket] = self.now_s
+            if is_written:
+                self._note_silence(bucket)
             if values[0] == Says.HOLDS.value:
                 calls = int.from_bytes(values[13 + 4 * place : 17 + 4 * place], "little")
                 worker.missing[bucket] = max(0, worker.in_flight(bucket) - calls)
