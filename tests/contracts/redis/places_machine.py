@@ -220,9 +220,10 @@ class PlacesMachine(RuleBasedStateMachine):
         self.plans.clear()
         self._wait(max(TOLD_S, RENEWAL_S + RECONNECT_S) + 0.1)
         if any(self.world.possible(ghost.bucket) for ghost in list(self.world.ghosts)):
-            for seconds in (SILENT_S, SILENT_S - JUMP_S + 0.1, 0.0):
+            for seconds in (SILENT_S, SILENT_S - JUMP_S + 0.1, RENEWAL_S + 0.1):
                 for caller in PATHS:
-                    self._begin({self.world.workers[0]: 1}, self._plan(caller))
+                    for worker in self.world.workers:
+                        self._begin({worker: 1}, self._plan(caller))
                 self.end_all()
                 self._wait(seconds)
         for number, caller in enumerate(PATHS):

@@ -242,6 +242,8 @@ class World:
     def _haunts(self, ghost: Ghost) -> bool:
         """Return whether Redis may count it."""
         worker = ghost.worker
+        if ghost.lasts and worker.is_alive:
+            return True  # in its own takes; it says so in its next word
         if ghost.lasts or not (worker.is_alive or worker.machine.is_alive):
             return ghost.silent_at_s is None or self.now_s <= ghost.silent_at_s
         if not worker.is_alive:
@@ -319,7 +321,8 @@ class World:
             worker.heard_s[bucket] = self.now_s
             if is_written:
                 self._note_silence(bucket)
-            if values[0] == Says.HOLDS.value:
+            if values[0] == Says.HOLDS.value and is_written:
+                self.ghosts = [one for one in self.ghosts if not (one.lasts and (one.worker, one.bucket) == (worker, bucket))]
                 calls = int.from_bytes(values[13 + 4 * place : 17 + 4 * place], "little")
                 worker.missing[bucket] = max(0, worker.in_flight(bucket) - calls)
 
