@@ -36,10 +36,10 @@ class _KeyPlaces:
 
     __slots__ = ("answered", "calls", "due", "idle", "slot")
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, answered: int) -> None:
         self.slot = slot_of(key.encode())
         self.calls: dict[str, int] = {}
-        self.answered = 0
+        self.answered = answered
         self.due: set[str] = set()
         self.idle: set[str] = set()
 
@@ -78,6 +78,8 @@ class HeldPlaces:
         self._keys: dict[str, _KeyPlaces] = {}
         self._due: list[str] = []
         self._versions = count(1)
+        self._answered = 0
+        """The highest number of a take that hashes which are forgotten include. A fail-over may bring it back."""
         self._timer: asyncio.TimerHandle | None = None
         self._logged_error = ""
         self.announce: Callable[[str, Sequence[str]], None] = lambda key, groups: None
@@ -97,7 +99,7 @@ class HeldPlaces:
         """Prepare for a take that is about to leave."""
         own = self._keys.get(place.key)
         if own is None:
-            own = self._keys[place.key] = _KeyPlaces(place.key)
+            own = self._keys[place.key] = _KeyPlaces(place.key, self._answered)
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(RENEWAL_S, self._renew)
         if own.idle:
@@ -205,6 +207,7 @@ class HeldPlaces:
             for group in ended:
                 del own.calls[group]
             if not own.calls:
+                self._answered = max(self._answered, own.answered)
                 del self._keys[word.key]
             if ended:
                 self.withdraw(word.key, ended)
