@@ -184,7 +184,9 @@ class World:
         await worker.counters.close()
         worker.is_alive = False
         worker.machine.places.died(worker.name)
-        self.ghosts += [Ghost(worker, one.bucket, one.number, self.now_s) for one in self.ghosts if one.worker is worker]
+        self.ghosts += [
+            Ghost(worker, one.bucket, one.number, self.now_s) for one in self.ghosts if one.worker is worker
+        ]
 
     async def close(self) -> None:
         for machine in list(self.machines):
@@ -322,7 +324,9 @@ class World:
             if is_written:
                 self._note_silence(bucket)
             if values[0] == Says.HOLDS.value and is_written:
-                self.ghosts = [one for one in self.ghosts if not (one.lasts and (one.worker, one.bucket) == (worker, bucket))]
+                self.ghosts = [
+                    one for one in self.ghosts if not (one.lasts and (one.worker, one.bucket) == (worker, bucket))
+                ]
                 calls = int.from_bytes(values[13 + 4 * place : 17 + 4 * place], "little")
                 worker.missing[bucket] = max(0, worker.in_flight(bucket) - calls)
 
