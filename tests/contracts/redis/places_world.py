@@ -159,6 +159,7 @@ class World:
         for ghost in self.ghosts:
             if ghost.worker is worker:
                 ghost.since_s = self.now_s
+                ghost.silent_at_s = None
         worker.calls.clear()
         if worker.machine.is_alive:
             worker.machine.places.died(worker.name)
