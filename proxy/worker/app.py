@@ -119,6 +119,7 @@ async def _parts(
     journal = _call_journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     counters.places.announce = link.may_hold
+    counters.places.withdraw = link.holds_none
     exhaustion = Exhaustion()
     directory = _directory(settings, link, stack)
     rebuilding = SpendRebuilding(counters.spend, journal, link)

@@ -51,12 +51,12 @@ class HeldPlaces:
         return replace(self, takes=(*merged, *later, (number, admitted)))
 
     def said(self, version: int, answered: int, calls: int) -> "HeldPlaces":
-        """Replace the count by the incarnation's word, which includes all takes up to `answered`. An older one that
-        comes late changes nothing."""
-        if version <= self.version:
-            return self
+        """Replace the count by the incarnation's word, which includes all takes up to `answered`."""
         later = tuple(one for one in self.takes if one[0] > answered)
         return replace(self, version=version, calls=calls, takes=later)
+
+
+NO_CALLS = HeldPlaces()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Places:
         )
 
     def entry(self, incarnation: str) -> HeldPlaces:
-        return self.entries.get(incarnation) or HeldPlaces()
+        return self.entries.get(incarnation) or NO_CALLS
 
     def with_entry(self, incarnation: str, entry: HeldPlaces) -> "Places":
         """Renew an incarnation's entry, which is now the last one."""
@@ -108,12 +108,18 @@ class Says(Enum):
 class Word(NamedTuple):
     """A word on an incarnation's calls in flight. Only it says itself what it holds.
 
-    `version`: rises with each such word. `answered`: what takes up to this number have admitted is counted in it.
+    `version`: rises with each word of its own; 0 if its supervisor says it. `answered`: what takes up to this number
+    have admitted is counted in it.
     """
 
     says: Says
     version: int = 0
     answered: int = 0
+
+    @property
+    def is_own(self) -> bool:
+        """True if it says what the incarnation holds. An older one that comes late changes nothing."""
+        return self.says is Says.HOLDS or (self.says is Says.GONE and self.version > 0)
 
 
 def hear(places: dict[str, Places], incarnation: str, word: Word, calls: Mapping[str, int], clock_ms: int) -> int:
@@ -125,13 +131,13 @@ def hear(places: dict[str, Places], incarnation: str, word: Word, calls: Mapping
     for group, count in calls.items():
         its_places = places.get(group, NO_PLACES).at(clock_ms)
         entry = its_places.entries.get(incarnation)
-        if word.says is Says.HOLDS:
-            before = entry or HeldPlaces()
-            entry = before.said(word.version, word.answered, count)
-            if entry is before:
+        if word.is_own:
+            before = entry or NO_CALLS
+            if word.version <= before.version or (entry is None and word.says is Says.GONE):
                 continue
+            entry = before.said(word.version, word.answered, count)
         if entry is not None:
-            is_over = word.says is Says.GONE
+            is_over = word.says is Says.GONE and not (word.is_own and entry.takes)
             places[group] = its_places.without(incarnation) if is_over else its_places.with_entry(incarnation, entry)
             changes += 1
     return changes

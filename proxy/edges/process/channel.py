@@ -165,12 +165,16 @@ class SupervisorLink:
         self._channel.send({"is": "counts", "counts": counts})
 
     def may_hold(self, key: str, groups: Sequence[str]) -> None:
-        """Say in which groups of a hash this worker may have places of calls in flight; none any more if empty.
+        """Say in which further groups of a hash this worker may have places of calls in flight.
 
         It is sent at once, before a take: if this worker dies, the supervisor knows what to return.
         """
-        self._channel.send({"is": "places", "key": key, "groups": groups})
+        self._channel.send({"is": "places", "key": key, "groups": groups, "ended": False})
         self._channel.flush()
+
+    def holds_none(self, key: str, groups: Sequence[str]) -> None:
+        """Say in which groups of a hash this worker has no places any more."""
+        self._channel.send({"is": "places", "key": key, "groups": groups, "ended": True})
 
     def send(self, message: Message, within_s: float = 0.0) -> None:
         """Send a message as `Channel.send` does."""

@@ -33,22 +33,26 @@ class WorkerPlaces:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._live: dict[str, dict[str, Sequence[str]]] = {}
+        self._live: dict[str, dict[str, dict[str, None]]] = {}
         self._dead: asyncio.Queue[tuple[str, Groups]] = asyncio.Queue()
 
     def received(self, incarnation: str, message: Message) -> None:
-        """Take a worker's message: a key, and the groups of its hash in which it may have places from now on."""
+        """Take a worker's message: a key, and groups of its hash in which it may have places, or has none any more."""
         keys = self._live.setdefault(incarnation, {})
-        if message["groups"]:
-            keys[message["key"]] = message["groups"]
-        else:
-            keys.pop(message["key"], None)
+        groups = keys.setdefault(message["key"], {})
+        if not message["ended"]:
+            groups |= dict.fromkeys(message["groups"])
+            return
+        for group in message["groups"]:
+            groups.pop(group, None)
+        if not groups:
+            del keys[message["key"]]
 
     def died(self, incarnation: str) -> None:
         """Note that this worker has ended."""
         keys = self._live.pop(incarnation, None)
         if keys:
-            self._dead.put_nowait((incarnation, keys))
+            self._dead.put_nowait((incarnation, {key: list(groups) for key, groups in keys.items()}))
 
     async def run(self) -> None:
         """Return the places of workers that died, and renew those of the others, until cancelled."""
@@ -61,7 +65,7 @@ class WorkerPlaces:
         while True:
             await asyncio.sleep(LIVES_INTERVAL_S)
             for incarnation, keys in list(self._live.items()):
-                await self._said(incarnation, dict(keys), Says.LIVES)
+                await self._said(incarnation, {key: list(groups) for key, groups in keys.items()}, Says.LIVES)
 
     async def _return(self, incarnation: str, keys: Groups) -> None:
         """Return everything, and again what a last command has taken."""

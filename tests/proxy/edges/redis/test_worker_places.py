@@ -40,13 +40,19 @@ async def places(server: Redis) -> AsyncIterator[WorkerPlaces]:
 
 
 def may_hold(key: str, *groups: str) -> dict[str, object]:
-    return {"is": "places", "key": key, "groups": list(groups)}
+    return {"is": "places", "key": key, "groups": list(groups), "ended": False}
+
+
+def holds_none(key: str, *groups: str) -> dict[str, object]:
+    return may_hold(key, *groups) | {"ended": True}
 
 
 async def test_a_living_worker_is_renewed_where_it_may_hold_places(places: WorkerPlaces, server: Redis) -> None:
-    places.received("a", may_hold("k1", "g1", "g2"))
+    places.received("a", may_hold("k1", "g1"))
+    places.received("a", may_hold("k1", "g2", "g4"))
+    places.received("a", holds_none("k1", "g4"))
     places.received("a", may_hold("k2", "g3"))
-    places.received("a", may_hold("k2"))
+    places.received("a", holds_none("k2", "g3"))
     await asyncio.sleep(LIVES_INTERVAL_S + 1)
     assert server.words == [("a", "k1", ("g1", "g2"), Says.LIVES)]
 
