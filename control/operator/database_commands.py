@@ -160,11 +160,10 @@ def key_create(name: str, kind: str, **where: Any) -> None:
 @changes_the_database
 def secrets_reencrypt(**where: Any) -> None:
     """Re-encrypt every secret under the first key of TOLLGATE_SECRET_KEY."""
-    from control.resources import workspaces
-    from policy.sealing import parse_keys
+    from control.resources.sealing import resealing
 
     def reencrypt(store: "Store") -> Awaitable[Any]:
-        return workspaces.reencrypt_all(store, parse_keys(_database(where).secret_key()))
+        return resealing.reencrypt(store, _database(where).secret_keys())
 
     _change(where, reencrypt)
 

@@ -42,6 +42,7 @@ class DataDirectory:
         self.replica = self.path / "replica.db"
         self.database = self.path / "control.db"
         self.redis_log = self.path / "redis.log"
+        self.secret_key = self.path / "secret.key"
 
     @property
     def database_url(self) -> str:
@@ -85,14 +86,15 @@ class DataDirectory:
         """The token that proxy and control share; created on first use."""
         return self._create_once("internal.token", secrets.token_urlsafe(32))
 
-    def secret_key(self) -> str:
-        """The key that seals this directory's secrets; created on first use, but never beside an existing database."""
-        if self.database.exists() and not (self.path / "secret.key").exists():
+    def make_secret_key(self) -> Path:
+        """The file of the keys that seal this directory's secrets; one is made, but never beside a database."""
+        if self.database.exists() and not self.secret_key.exists():
             raise DataDirectoryError(
                 f"{self.path} has a database but no secret.key: restore the file,"
                 " or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
             )
-        return self._create_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
+        self._create_once(self.secret_key.name, base64.b64encode(secrets.token_bytes(32)).decode())
+        return self.secret_key
 
     def kept(self, name: str) -> str:
         """Read a key file without making one; "" if there is none or it may not be read."""
