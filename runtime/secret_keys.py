@@ -42,7 +42,7 @@ def has_secret_keys(environ: Mapping[str, str]) -> bool:
 
 
 def services_of(keys: Sequence[bytes]) -> tuple[Callable[[], Any], ...]:
-    """What runs in the background of a process with these keys."""
+    """Services that a process with these keys runs in the background."""
     return (keys.follow,) if isinstance(keys, SecretKeyFile) else ()
 
 

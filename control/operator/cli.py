@@ -17,7 +17,16 @@ from click.core import ParameterSource
 from commands.completion import completion
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
-from control.operator.database_commands import data_option, key, run, secrets_reencrypt, spend, workspace
+from control.operator.backup_commands import backup, restore
+from control.operator.database_commands import (
+    data_option,
+    key,
+    run,
+    secrets_reencrypt,
+    secrets_rotate_key,
+    spend,
+    workspace,
+)
 from control.operator.doctor.command import doctor
 from control.operator.local_access import local_access
 from control.operator.short_errors import ShortErrors
@@ -139,6 +148,8 @@ def demo(keep: bool, stay: bool) -> None:
     sys.exit(asyncio.run(run_demo(click.echo, keep=keep, stay=stay)))
 
 
+tollgate.add_command(backup)
+tollgate.add_command(restore)
 tollgate.add_command(completion)
 tollgate.add_command(doctor)
 tollgate.add_command(launcher)
@@ -148,6 +159,7 @@ tollgate.add_command(spend)
 for _command in OVER_API:
     tollgate.add_command(_command)
 secrets.add_command(secrets_reencrypt)
+secrets.add_command(secrets_rotate_key)
 
 
 @tollgate.group()

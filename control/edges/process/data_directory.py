@@ -12,6 +12,8 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.file_locks import is_locked, try_lock
@@ -95,6 +97,17 @@ class DataDirectory:
             )
         self._create_once(self.secret_key.name, base64.b64encode(secrets.token_bytes(32)).decode())
         return self.secret_key
+
+    @contextmanager
+    def changing_secret_keys(self) -> Iterator[None]:
+        """Exclude other commands that change the file of the secret keys. Raises DataDirectoryBusyError."""
+        fd = os.open(self.path / "secret.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not try_lock(fd):
+                raise DataDirectoryBusyError(f"another command changes {self.secret_key}; wait until it has ended")
+            yield
+        finally:
+            os.close(fd)
 
     def kept(self, name: str) -> str:
         """Read a key file without making one; "" if there is none or it may not be read."""

@@ -1,1 +1,1 @@
-"""Which keys control seals under, and everything that is sealed in the database."""
+"""The keys that control seals under, and everything that is sealed in the database."""

@@ -45,10 +45,15 @@ async def look(store: Store, keys: Sequence[bytes]) -> SealedLook:
     return SealedLook(len(values), len(others), unopened, noted)
 
 
+async def noted_ids(store: Store) -> tuple[str, ...]:
+    """The ids of the keys that control has; () before it noted any."""
+    async with store.read() as conn:
+        return await secret_rows.noted_key_ids(conn)
+
+
 async def reencrypt(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
     """Seal everything under `keys[0]`, if that is the key under which control seals."""
-    async with store.read() as conn:
-        noted = await secret_rows.noted_key_ids(conn)
+    noted = await noted_ids(store)
     if noted and noted[0] != key_ids(keys)[0]:
         raise SealingKeyError(
             f"control seals under key {noted[0]}, and this command would seal under key {key_ids(keys)[0]}:"

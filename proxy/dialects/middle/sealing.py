@@ -45,7 +45,7 @@ class SealKeys:
     where the operator sets them.
     """
 
-    __slots__ = ("_base_urls", "_by_id", "_basis", "_secret_keys")
+    __slots__ = ("_base_urls", "_basis", "_by_id", "_secret_keys")
 
     def __init__(self, keys: Sequence[bytes], base_urls: Mapping[str, str]) -> None:
         self._base_urls = base_urls

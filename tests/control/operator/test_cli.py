@@ -248,6 +248,7 @@ def test_every_command_has_a_help_text() -> None:
         ("workspace", "create"),
         ("workspace", "set"),
         ("key", "create"),
+        ("secrets", "rotate-key"),
         ("snapshot", "show"),
     ):
         result = run(*command, "--help")
