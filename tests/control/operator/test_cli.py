@@ -249,6 +249,8 @@ def test_every_command_has_a_help_text() -> None:
         ("workspace", "set"),
         ("key", "create"),
         ("secrets", "rotate-key"),
+        ("backup",),
+        ("restore",),
         ("snapshot", "show"),
     ):
         result = run(*command, "--help")

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.journeys.conftest import Stage, stage_of, started
-from tests.journeys.product import COMMAND, Product
+from tests.journeys.product import COMMAND, OperatorClient, Product
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
 
@@ -20,16 +20,16 @@ VALUE = "sk-of-the-vendor"
 
 
 async def command(product: Product, *words: str) -> subprocess.CompletedProcess[str]:
-    line = [*COMMAND, *words, "--data", str(product.data)]
-    return await asyncio.to_thread(
-        subprocess.run,
-        line,
+    process = await asyncio.create_subprocess_exec(
+        *(*COMMAND, *words, "--data", str(product.data)),
         env=product.environment,
-        capture_output=True,
-        text=True,
         stdin=subprocess.DEVNULL,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return subprocess.CompletedProcess(words, process.returncode, out.decode(), err.decode())
 
 
 async def did(product: Product, *words: str) -> Any:
@@ -103,8 +103,8 @@ async def test_a_backup_under_load_is_restored_in_place_and_elsewhere(
     await did(other, "restore", str(target))
     try:
         other.start()
-        there = Stage(other, stage.operator, session, upstream, stage.name, stage.began)
-        there.operator._product = other
+        operator = OperatorClient(session, other, stage.operator.api_key)
+        there = Stage(other, operator, session, upstream, stage.name, stage.began)
         await there.ask(key)  # by the restored secret
         assert upstream.received[-1].header("authorization") == f"Bearer {VALUE}"
         assert 20 <= len(await there.events_of(there.name, 20)) <= answered
