@@ -105,5 +105,5 @@ def _keys_of(directory: "DataDirectory") -> tuple[Sequence[bytes], Path | None]:
 
 def _print(manifest: Any, where: Path) -> None:
     fields = asdict(manifest)
-    shown = {name: fields[name] for name in ("created_at", "tollgate", "schema")}
-    click.echo(json.dumps({"backup": str(where), **shown, "files": sorted(manifest.files)}))
+    summary = {name: fields[name] for name in ("created_at", "tollgate", "schema")}
+    click.echo(json.dumps({"backup": str(where), **summary, "files": sorted(manifest.files)}))

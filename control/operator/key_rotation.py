@@ -1,11 +1,6 @@
 """Changes the keys in `secret.key` of a data directory, while the product runs or not, and seals everything anew.
 
-Each step leaves a state in which everything opens, so a rotation that was cut off goes on where it was:
-
-1. The new key is put in front of the file's. Its readers open everything as before.
-2. Control, if it runs, has read it: it seals under the new key. The proxies read the file when a secret needs it.
-3. Everything is sealed under the new key, in one transaction.
-4. Later, and only when asked: the old keys are dropped.
+After each step everything opens, so a rotation that was cut off goes on where it was (`KeyRotation.rotate`).
 
 See docs/operating.md#rotating-the-secret-key.
 """
@@ -65,7 +60,12 @@ class KeyRotation:
             )
 
     async def rotate(self, store: Store) -> dict[str, Any]:
-        """Put a new key in front, unless an earlier rotation was cut off; then seal everything under the first one."""
+        """Put a new key in front, unless an earlier rotation was cut off; then seal everything under the first one.
+
+        1. The file has the new key in front of the others. Its readers open everything as before.
+        2. Control, if it runs, has read it, and seals under it. Proxies read the file when a secret needs it.
+        3. Everything is sealed under it, in one transaction.
+        """
         with self._directory.changing_secret_keys():
             keys = self._keys()
             sealed = await self._checked(store, keys)
@@ -87,7 +87,7 @@ class KeyRotation:
             return _summary(0, keys[:1])
 
     def _keys(self) -> tuple[bytes, ...]:
-        return parse_keys(self._directory.secret_key.read_text())
+        return parse_keys(self._directory.kept(self._directory.secret_key.name))
 
     def _write(self, keys: Sequence[bytes]) -> None:
         replace_file(self._directory.secret_key, ",".join(base64.b64encode(key).decode() for key in keys) + "\n")
