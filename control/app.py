@@ -101,6 +101,7 @@ from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.policy_feed import OlderProxies
+from control.resources.sealing.key_notes import KeyNotes
 from control.resources.spend.counting import SpendCounting
 from control.resources.spend.draws import EventDraws
 from control.resources.spend.overruns import OverrunReason
@@ -116,11 +117,12 @@ from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
-from runtime.background import cancelled
+from runtime.background import cancelled, running
 from runtime.http.known_callers import recognise_callers
 from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
 from runtime.redis.routed import RoutedRedis
+from runtime.secret_keys import services_of
 
 if TYPE_CHECKING:
     from control.edges.telemetry.tracing import ControlTracing
@@ -240,7 +242,9 @@ def build(settings: Settings) -> web.Application:
     _add_terminals(app)
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
-    app.cleanup_ctx.extend([_redis(redis, hints), _database, _last_used, _housekeeping, _collector, _webhooks])
+    app.cleanup_ctx.extend(
+        [_redis(redis, hints), _database, _secret_keys, _last_used, _housekeeping, _collector, _webhooks]
+    )
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
@@ -332,6 +336,12 @@ async def _migrate(store: Store) -> None:
         else:
             outage.ends("Database is reachable again.")
             return
+
+
+async def _secret_keys(app: web.Application) -> AsyncIterator[None]:
+    keys = app[DEPENDENCIES].settings.secret_keys
+    async with running(KeyNotes(app[DEPENDENCIES].store, keys).note_for_ever, *services_of(keys)):
+        yield
 
 
 async def _last_used(app: web.Application) -> AsyncIterator[None]:

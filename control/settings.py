@@ -1,6 +1,6 @@
 """Control's settings, read once from the environment (docs/reference/settings.md). Secrets are kept out of `repr`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.secret_keys import secret_keys
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
@@ -21,7 +22,7 @@ class Settings:
 
     database_url: str = field(repr=False)
     internal_token: str = field(repr=False)
-    secret_keys: tuple[bytes, ...] = field(repr=False)
+    secret_keys: Sequence[bytes] = field(repr=False)
     metrics_token: str = field(default="", repr=False)
     """The token that shows `/metrics` of all workspaces. Empty: nobody may read the series without a workspace."""
     redis_url: str | None = field(default=None, repr=False)
@@ -81,11 +82,16 @@ class Settings:
         fields.setdefault("database_url", DEFAULT_DATABASE_URL)
         return cls(
             internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
-            secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
+            secret_keys=control_keys(read),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
             **fields,
         )
+
+
+def control_keys(read: Environment) -> Sequence[bytes]:
+    """The secret keys that this environment names. Raises `SettingsError`."""
+    return secret_keys(read, "TOLLGATE_SECRET_KEY", "TOLLGATE_SECRET_KEY_FILE", parse_keys)
 
 
 def _port(text: str) -> int:

@@ -9,7 +9,7 @@ See docs/reference/management-api.md#secrets.
 import base64
 import hmac
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cryptography.exceptions import InvalidTag
@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 NONCE_BYTES = 12
 KEY_BYTES = 32
+_KEY_ID_PURPOSE = b"tollgate secret key, its id"
+_KEY_ID_BYTES = 8
 _TO_URL = str.maketrans("+/", "-_")
 _FROM_URL = str.maketrans("-_", "+/")
 
@@ -42,6 +44,11 @@ def parse_keys(setting: str) -> tuple[bytes, ...]:
     return keys
 
 
+def key_ids(keys: Iterable[bytes]) -> tuple[str, ...]:
+    """Names for keys, which tell nothing of them: for records and messages about which key seals."""
+    return tuple(hmac.digest(key, _KEY_ID_PURPOSE, "sha256")[:_KEY_ID_BYTES].hex() for key in keys)
+
+
 def seal(keys: Sequence[bytes], secret_id: str, value: str, nonce: bytes) -> str:
     """Encrypt under the first key; returns base64 of nonce and ciphertext.
 
@@ -51,7 +58,7 @@ def seal(keys: Sequence[bytes], secret_id: str, value: str, nonce: bytes) -> str
     return base64.b64encode(nonce + sealed).decode()
 
 
-def unseal(keys: Sequence[bytes], secret_id: str, ciphertext: str) -> str:
+def unseal(keys: Iterable[bytes], secret_id: str, ciphertext: str) -> str:
     """Decrypt with whichever key fits. Raises `SealedWithUnknownKeyError` if none does."""
     try:
         raw = base64.b64decode(ciphertext, validate=True)
@@ -68,23 +75,28 @@ def unseal(keys: Sequence[bytes], secret_id: str, ciphertext: str) -> str:
 
 
 class TokenSealer:
-    """Seals the tokens of links for one purpose, under keys derived from TOLLGATE_SECRET_KEY's."""
+    """Seals the tokens of links for one purpose, under keys derived from TOLLGATE_SECRET_KEY's as they are by then."""
 
     def __init__(self, secret_keys: Sequence[bytes], purpose: str) -> None:
-        self._keys = [hmac.digest(key, purpose.encode(), "sha256") for key in secret_keys]
+        self._secret_keys = secret_keys
         self._purpose = purpose
 
     def seal(self, values: Sequence[Any], nonce: bytes) -> str:
         """A token of unreserved URL characters, sealed under the first key. `values`: what JSON can hold."""
         text = json.dumps(values, separators=(",", ":"))
-        return seal(self._keys, self._purpose, text, nonce).translate(_TO_URL).rstrip("=")
+        key = self._derived(self._secret_keys[0])
+        return seal((key,), self._purpose, text, nonce).translate(_TO_URL).rstrip("=")
 
     def open(self, token: str) -> list[Any] | None:
         """Return the values that any of the keys sealed for this purpose; None for any other text."""
         padding = "=" * (-len(token) % 4)
+        keys = map(self._derived, self._secret_keys)
         try:
-            text = unseal(self._keys, self._purpose, token.translate(_FROM_URL) + padding)
+            text = unseal(keys, self._purpose, token.translate(_FROM_URL) + padding)
         except SealedWithUnknownKeyError:
             return None
         values: list[Any] = json.loads(text)
         return values
+
+    def _derived(self, secret_key: bytes) -> bytes:
+        return hmac.digest(secret_key, self._purpose.encode(), "sha256")

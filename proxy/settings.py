@@ -1,10 +1,11 @@
 """The proxy's settings, read once from the environment at start (docs/reference/settings.md). Flags override them.
 
 The supervisor passes the same environment, flags included, to its workers. Settings do not change while the process
-runs; the policy snapshot does. A `SettingsError` names the setting, but never repeats its value.
+runs, but for the keys of a TOLLGATE_SECRET_KEY_FILE; the policy snapshot does. A `SettingsError` names the
+setting, but never repeats its value.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.secret_keys import has_secret_keys, secret_keys
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATA_DIR = "./.tollgate"
@@ -58,7 +60,7 @@ class Settings:
     """Seconds that a check of limits waits for Redis."""
     control_url: str
     internal_token: str = field(repr=False)
-    secret_keys: tuple[bytes, ...] = field(repr=False)
+    secret_keys: Sequence[bytes] = field(repr=False)
     refresh_interval_s: float
     request_timeout_s: float
     parking_timeout_s: float
@@ -113,7 +115,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         redis_timeout_s=read.parsed("TOLLGATE_REDIS_TIMEOUT_S", _redis_timeout_s, "0.05"),
         control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
         internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
-        secret_keys=read.parsed("TOLLGATE_SECRET_KEY", parse_keys),
+        secret_keys=_secret_keys(read),
         refresh_interval_s=read.seconds("TOLLGATE_REFRESH_INTERVAL_S", 60),
         request_timeout_s=read.seconds("TOLLGATE_REQUEST_TIMEOUT_S", 1200),
         parking_timeout_s=read.seconds("TOLLGATE_PARKING_TIMEOUT_S", 1200),
@@ -167,7 +169,7 @@ class ReplicaSettings:
     """The settings of `snapshot show`, which makes no connection: replica path, secret keys if any, tiers."""
 
     path: Path
-    secret_keys: tuple[bytes, ...] = field(repr=False)
+    secret_keys: Sequence[bytes] = field(repr=False)
     tiers: Mapping[str, Tier]
 
 
@@ -175,9 +177,13 @@ def replica_settings(environ: Mapping[str, str]) -> ReplicaSettings:
     """The same for `snapshot show`. Raises `SettingsError` like `settings_from`."""
     read = Environment(environ)
     data = Path(read.text("TOLLGATE_DATA", DEFAULT_DATA_DIR))
-    keys = read.parsed("TOLLGATE_SECRET_KEY", parse_keys) if read.has("TOLLGATE_SECRET_KEY") else ()
+    keys = _secret_keys(read) if has_secret_keys(environ) else ()
     path = Path(read.text("TOLLGATE_REPLICA_PATH", str(data / "replica.db")))
     return ReplicaSettings(path, keys, read.parsed("TOLLGATE_MODEL_API_TIERS", parse_tiers, ""))
+
+
+def _secret_keys(read: Environment) -> Sequence[bytes]:
+    return secret_keys(read, "TOLLGATE_SECRET_KEY", "TOLLGATE_SECRET_KEY_FILE", parse_keys)
 
 
 def journal_directory(environ: Mapping[str, str]) -> Path:

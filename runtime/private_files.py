@@ -53,7 +53,7 @@ def replace_file(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(fresh)
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def describe_closed(opened: list[str]) -> str:
@@ -71,7 +71,7 @@ def _close(path: str, status: os.stat_result) -> bool:
     return True
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Make a rename last over the end of the machine."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -155,7 +155,7 @@ class BarePipeline(Pipeline):
 async def serve(listener: socket.socket, upstream_port: int, data: Path) -> None:
     """Serve until killed."""
     directory = DataDirectory(data)
-    keys = parse_keys(directory.secret_key())
+    keys = parse_keys(directory.make_secret_key().read_text())
     stamp = ReplicaStamp(stamp_path(directory.replica))
     access_log = AccessLogWriter(sys.stderr.fileno())
     access_log.start()

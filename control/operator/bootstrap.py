@@ -4,7 +4,7 @@ Finds the database (by URL, or the embedded one of a data directory), migrates i
 running proxies that control publishes.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,9 @@ from control.edges.sql.migrations.migrate import SchemaTooNewError, migrate
 from control.edges.sql.store import Store
 from control.errors import DomainError
 from control.operator.stack_parts import StackError
+from control.settings import control_keys
+from runtime.environment import Environment
+from runtime.secret_keys import has_secret_keys
 
 T = TypeVar("T")
 OPERATOR_ERRORS = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServerError, StackError, ValueError)
@@ -27,6 +30,14 @@ OPERATOR_ERRORS = (DataDirectoryError, DomainError, SchemaTooNewError, RedisServ
 class NoDatabaseError(DataDirectoryError):
     """There is no Tollgate database here; name the right one with --data or --database-url, or create it with
     `tollgate up` or `tollgate workspace create`."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path}: {' '.join((self.__doc__ or '').split())}")
+
+
+class NoSecretKeyError(DataDirectoryError):
+    """There is no such file, and this shell has no TOLLGATE_SECRET_KEY: set it to that of control, or name the data
+    directory with --data. Nothing was changed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path}: {' '.join((self.__doc__ or '').split())}")
@@ -64,12 +75,18 @@ class Database:
 
     def _create_secret_key(self, directory: DataDirectory) -> None:
         """Create the key before the database: the data directory refuses a database without its key."""
-        if not self.environment.get("TOLLGATE_SECRET_KEY"):
-            directory.secret_key()
+        if not has_secret_keys(self.environment):
+            directory.make_secret_key()
 
-    def secret_key(self) -> str:
-        """TOLLGATE_SECRET_KEY, or the key of the embedded database."""
-        return self.environment.get("TOLLGATE_SECRET_KEY") or DataDirectory(self.data).secret_key()
+    def secret_keys(self) -> Sequence[bytes]:
+        """The keys that the environment names, or those of the data directory. Makes none. Raises ValueError."""
+        environment = self.environment
+        if not has_secret_keys(environment):
+            file = DataDirectory(self.data).secret_key
+            if not file.exists():
+                raise NoSecretKeyError(file)
+            environment = {"TOLLGATE_SECRET_KEY_FILE": str(file)}
+        return control_keys(Environment(environment))
 
 
 async def on_store(database: Database, work: Callable[[Store], Awaitable[T]]) -> T:

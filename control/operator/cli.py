@@ -18,7 +18,16 @@ from commands.completion import completion
 from commands.contexts.command import context
 from commands.over_api import OVER_API
 from commands.resources.secrets import secrets
-from control.operator.database_commands import data_option, key, run, secrets_reencrypt, spend, workspace
+from control.operator.backup_commands import backup, restore
+from control.operator.database_commands import (
+    data_option,
+    key,
+    run,
+    secrets_reencrypt,
+    secrets_rotate_key,
+    spend,
+    workspace,
+)
 from control.operator.doctor.command import doctor
 from control.operator.local_access import local_access
 from control.operator.short_errors import ShortErrors
@@ -146,6 +155,8 @@ def demo(keep: bool, stay: bool) -> None:
     sys.exit(asyncio.run(run_demo(click.echo, keep=keep, stay=stay)))
 
 
+tollgate.add_command(backup)
+tollgate.add_command(restore)
 tollgate.add_command(completion)
 tollgate.add_command(context)
 tollgate.add_command(doctor)
@@ -156,6 +167,7 @@ tollgate.add_command(spend)
 for _command in OVER_API:
     tollgate.add_command(_command)
 secrets.add_command(secrets_reencrypt)
+secrets.add_command(secrets_rotate_key)
 
 
 @tollgate.group()

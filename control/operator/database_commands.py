@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from commands.editing.deletion import is_terminal, yes_option
 from policy.credentials import KeyKind
 
 if TYPE_CHECKING:  # commands import what they need when they run, so `tollgate --help` is fast
     from control.edges.sql.store import Store
     from control.operator.bootstrap import Database
+    from control.operator.key_rotation import KeyRotation
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -160,13 +162,42 @@ def key_create(name: str, kind: str, **where: Any) -> None:
 @changes_the_database
 def secrets_reencrypt(**where: Any) -> None:
     """Re-encrypt every secret under the first key of TOLLGATE_SECRET_KEY."""
-    from control.resources import workspaces
-    from policy.sealing import parse_keys
+    from control.resources.sealing import resealing
 
     def reencrypt(store: "Store") -> Awaitable[Any]:
-        return workspaces.reencrypt_all(store, parse_keys(_database(where).secret_key()))
+        return resealing.reencrypt(store, _database(where).secret_keys())
 
     _change(where, reencrypt)
+
+
+@click.command("rotate-key")
+@click.option("--drop-old", "is_drop", is_flag=True, help="Make no new key; drop the old ones. Ends what they sealed.")
+@yes_option
+@changes_the_database
+def secrets_rotate_key(is_drop: bool, is_sure: bool, **where: Any) -> None:
+    """Put a new key in front of those in secret.key of --data, and seal everything under it. Calls go on.
+
+    A rotation that was cut off goes on when this is run again. The old keys stay, to open links, cursors and
+    reasoning that they sealed, until --drop-old.
+    """
+    from control.operator.key_rotation import KeyRotation
+
+    rotation = KeyRotation(_database(where))
+    run(_checked_source(rotation))
+    if is_drop and not is_sure:
+        ask_or_refuse("Drop the old secret keys? Links, cursors and reasoning that they sealed end.")
+    _change(where, rotation.drop_old if is_drop else rotation.rotate)
+
+
+async def _checked_source(rotation: "KeyRotation") -> None:
+    rotation.check_source()
+
+
+def ask_or_refuse(question: str) -> None:
+    """Ask on a terminal. Elsewhere nobody could answer: refuse without --yes."""
+    if not is_terminal():
+        raise click.ClickException(f"{question} Nothing was changed: add --yes if that is meant")
+    click.confirm(question, abort=True, err=True)
 
 
 @click.group()

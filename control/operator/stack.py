@@ -33,6 +33,7 @@ from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
 from runtime.child_process import Launch, accepts, can_bind, free_ports
 from runtime.exhaustion import raise_descriptor_limit
+from runtime.secret_keys import has_secret_keys
 from runtime.setting_names import is_unknown, warnings_of
 
 PORT_PATIENCE_S = 1.0
@@ -187,10 +188,10 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_CONTROL_URL": options.control_url,
         "TOLLGATE_PROXY_URL": environment.get("TOLLGATE_PROXY_URL") or options.proxy_url,
         "TOLLGATE_INTERNAL_TOKEN": environment.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
-        "TOLLGATE_SECRET_KEY": environment.get("TOLLGATE_SECRET_KEY") or directory.secret_key(),
         "TOLLGATE_JOURNAL_DIR": environment.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
         "TOLLGATE_REPLICA_PATH": environment.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
         "TOLLGATE_READY_GRACE_S": environment.get("TOLLGATE_READY_GRACE_S") or "0",  # no load balancer here
+        **_secret_keys(directory, environment),
         **training_settings(directory.path, environment),
     }
 
@@ -200,6 +201,13 @@ def _with_example(options: Options) -> Options:
     port = options.example_port or free_ports(EXAMPLE_HOST, 1, excluded=asdict(options.ports).values())[0]
     settings = example_settings(port, options.environment)
     return replace(options, example_port=port, environment={**options.environment, **settings})
+
+
+def _secret_keys(directory: DataDirectory, environment: Mapping[str, str]) -> dict[str, str]:
+    """The file of the data directory, unless the environment has keys: then that holds."""
+    if has_secret_keys(environment):
+        return {}
+    return {"TOLLGATE_SECRET_KEY_FILE": str(directory.make_secret_key())}
 
 
 def _embedded_redis(directory: DataDirectory, environment: Mapping[str, str], say: Say) -> EmbeddedRedis:

@@ -11,7 +11,10 @@ from runtime.child_process import Launch
 from runtime.environment import Environment, SettingsError
 
 READY_FILE = "trainer.ready"
-_NOT_ITS_OWN = ("TOLLGATE_SECRET_KEY", "TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL", "TOLLGATE_ASYNC_REDIS_URL")
+_NOT_ITS_OWN = (
+    *("TOLLGATE_SECRET_KEY", "TOLLGATE_SECRET_KEY_FILE"),
+    *("TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL", "TOLLGATE_ASYNC_REDIS_URL"),
+)
 """The settings of which the trainer gets no part: jobs run beside it."""
 _DELIVERY_S = 30.0
 """The time to deliver what its jobs leave, after they have ended."""

@@ -22,12 +22,12 @@ class CursorSigner:
     """Signs cursors with the first of TOLLGATE_SECRET_KEY's keys and accepts what any of them signed."""
 
     def __init__(self, secret_keys: Sequence[bytes]) -> None:
-        self._keys = [hmac.digest(key, b"tollgate cursor", "sha256") for key in secret_keys]
+        self._secret_keys = secret_keys
 
     def sign(self, workspace_id: str, kind: str, payload: dict[str, Any]) -> str:
         """A cursor from which `open` recovers `payload`, for the same workspace and kind only."""
         body = json.dumps(payload, separators=(",", ":")).encode()
-        mac = _mac(self._keys[0], workspace_id, kind, body)
+        mac = _mac(_derived(self._secret_keys[0]), workspace_id, kind, body)
         return base64.urlsafe_b64encode(mac + body).decode().rstrip("=")
 
     def open(self, workspace_id: str, kind: str, cursor: str) -> dict[str, Any]:
@@ -38,10 +38,15 @@ class CursorSigner:
             raise _invalid() from None
         mac = raw[:_MAC_BYTES]
         body = raw[_MAC_BYTES:]
-        if not any(hmac.compare_digest(mac, _mac(key, workspace_id, kind, body)) for key in self._keys):
+        keys = map(_derived, self._secret_keys)
+        if not any(hmac.compare_digest(mac, _mac(key, workspace_id, kind, body)) for key in keys):
             raise _invalid()
         payload: dict[str, Any] = json.loads(body)
         return payload
+
+
+def _derived(secret_key: bytes) -> bytes:
+    return hmac.digest(secret_key, b"tollgate cursor", "sha256")
 
 
 def _mac(key: bytes, workspace_id: str, kind: str, body: bytes) -> bytes:

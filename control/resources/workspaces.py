@@ -1,4 +1,4 @@
-"""The operator's commands: create and change workspaces, issue their keys, re-encrypt secrets.
+"""The operator's commands: create and change workspaces, issue their keys.
 
 Each function is one transaction on a `Store` and returns what the command prints. A refusal is a `WorkspaceError`.
 
@@ -15,10 +15,8 @@ from control.errors import DomainError
 from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.policy import WorkspaceRecord
-from control.resources import secrets, webhooks
 from control.resources.changes.resource_paths import path_of
 from control.resources.keys import KeyOwner, add_key
-from control.resources.platform import signing_secrets
 from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
 from policy.limits.tiers import check_tier, parse_tiers
@@ -120,23 +118,6 @@ async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.
             "prefix": key_record.prefix,
             "type": key_record.kind,
         }
-
-    return await store.transact(work)
-
-
-async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
-    """Seal every secret, also those that sign messages, again under `keys[0]`: all, or none if one cannot be opened."""
-
-    async def work(tx: WriteTx) -> dict[str, Any]:
-        sealed = {
-            "secrets": await secrets.reencrypt_secrets(tx, keys),
-            "webhooks": await webhooks.reencrypt_webhooks(tx, keys),
-            "signing_secrets": await signing_secrets.reencrypt(tx, keys),
-        }
-        for workspace_id in sorted(set().union(*sealed.values())):
-            counts = {kind: by_workspace[workspace_id] for kind, by_workspace in sealed.items()}
-            tx.audit(workspace_id, Change("secrets.reencrypt", "secrets", None, counts))
-        return {"reencrypted": sealed["secrets"].total()}
 
     return await store.transact(work)
 

@@ -33,6 +33,7 @@ from proxy.edges.upstream.egress import Egress
 from proxy.settings import Settings
 from runtime.background import running
 from runtime.exhaustion import Exhaustion
+from runtime.secret_keys import services_of
 
 DELIVERY_DRAIN_S = 15.0
 """Deliveries may take no longer to end: they can be made again, and cost no model any work."""
@@ -59,7 +60,8 @@ async def serve(settings: Settings, incarnation: str, channel: socket.socket) ->
                 deliveries.due(workspace_id)
 
         scanner = Scanner(edges.queue, found)
-        await stack.enter_async_context(running(scanner.run, leases.run, runner.standings.run, deliveries.run))
+        services = (scanner.run, leases.run, runner.standings.run, deliveries.run)
+        await stack.enter_async_context(running(*services, *services_of(settings.secret_keys)))
         link.serving()
         await stop.wait()
         drain_s = settings.drain_timeout_s

@@ -61,6 +61,7 @@ from runtime.background import running
 from runtime.http.listening import listen_on
 from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
+from runtime.secret_keys import services_of
 
 WORKER_EXIT_S = 2.0
 """Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
@@ -119,6 +120,7 @@ class Supervisor:
             sweep = LabelSweep(self._totals, self._replica)
             services = (self._refresher.run, self._hints.run, self._readiness.watch, sweep.run, self._traffic.run)
             await stack.enter_async_context(running(*self._deployments.services))
+            services += services_of(self._settings.secret_keys)
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run))
             self._shipper.start(self._live_incarnations, self._settled)

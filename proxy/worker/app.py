@@ -38,7 +38,9 @@ from proxy.pipeline import Pipeline
 from proxy.settings import Settings
 from proxy.worker.memory import collect_garbage_less_often, keep_room, return_free_memory
 from proxy.worker.spend_rebuilding import SpendRebuilding
+from runtime.background import running
 from runtime.exhaustion import Exhaustion
+from runtime.secret_keys import services_of
 
 if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing
@@ -78,6 +80,7 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         else:
             pipeline = Pipeline(parts)
             server = HttpServer(pipeline.handle, refuse=pipeline.refuse)
+        await stack.enter_async_context(running(*services_of(settings.secret_keys)))
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
         collect_garbage_less_often()

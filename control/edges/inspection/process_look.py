@@ -1,9 +1,12 @@
 """A look at control and proxy: their answers and `/readyz`, and whether a proxy would start with its settings."""
 
 import asyncio
+import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -43,6 +46,20 @@ def _read(status: int, body: Any) -> ReadyLook:
     checks = {name: str(text) for name, text in body.get("checks", {}).items()}
     faults = tuple(f"{name}: {text}" for name, text in checks.items() if text not in harmless)
     return ReadyLook("", faults or (str(body.get("error", f"status {status}")),), degraded)
+
+
+async def replica_revision(replica: Path) -> int:
+    """The revision of the policy that a proxy of this machine has in its replica; 0 if it has none."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "proxy", "snapshot", "show"),
+        env={**os.environ, "TOLLGATE_REPLICA_PATH": str(replica)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    stdout, _ = await process.communicate()
+    match = re.match(rb"revision (\d+) of epoch", stdout)
+    return int(match[1]) if match else 0
 
 
 async def proxy_settings_trouble(environment: Mapping[str, str]) -> str:

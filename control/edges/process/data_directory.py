@@ -12,6 +12,8 @@ import re
 import secrets
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime.file_locks import is_locked, try_lock
@@ -42,6 +44,7 @@ class DataDirectory:
         self.replica = self.path / "replica.db"
         self.database = self.path / "control.db"
         self.redis_log = self.path / "redis.log"
+        self.secret_key = self.path / "secret.key"
 
     @property
     def database_url(self) -> str:
@@ -85,14 +88,26 @@ class DataDirectory:
         """The token that proxy and control share; created on first use."""
         return self._create_once("internal.token", secrets.token_urlsafe(32))
 
-    def secret_key(self) -> str:
-        """The key that seals this directory's secrets; created on first use, but never beside an existing database."""
-        if self.database.exists() and not (self.path / "secret.key").exists():
+    def make_secret_key(self) -> Path:
+        """The file of the keys that seal this directory's secrets; one is made, but never beside a database."""
+        if self.database.exists() and not self.secret_key.exists():
             raise DataDirectoryError(
                 f"{self.path} has a database but no secret.key: restore the file,"
                 " or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
             )
-        return self._create_once("secret.key", base64.b64encode(secrets.token_bytes(32)).decode())
+        self._create_once(self.secret_key.name, base64.b64encode(secrets.token_bytes(32)).decode())
+        return self.secret_key
+
+    @contextmanager
+    def changing_secret_keys(self) -> Iterator[None]:
+        """Exclude other commands that change the file of the secret keys. Raises DataDirectoryBusyError."""
+        fd = os.open(self.path / "secret.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if not try_lock(fd):
+                raise DataDirectoryBusyError(f"another command changes {self.secret_key}; wait until it has ended")
+            yield
+        finally:
+            os.close(fd)
 
     def kept(self, name: str) -> str:
         """Read a key file without making one; "" if there is none or it may not be read."""

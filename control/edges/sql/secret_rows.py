@@ -1,12 +1,15 @@
-"""Queries on `secrets`. Ciphertext goes in and out; no value ever does. Every write publishes the row."""
+"""Queries on `secrets`, on the ids of the keys that seal them, and on whatever else is sealed.
+
+Ciphertext goes in and out; no value ever does. Every write of a secret publishes the row.
+"""
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import delete, insert, literal, select, update
+from sqlalchemy import delete, insert, literal, select, union_all, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import endpoints, secrets
+from control.edges.sql.tables import endpoints, sealing_keys, secrets, webhooks, workspaces
 from control.records.policy import SecretRecord
 from policy.snapshot import RowKind, SecretRow
 
@@ -83,6 +86,35 @@ async def delete_secret(tx: WriteTx, workspace_id: str, name: str) -> str | None
     if id is not None:
         tx.publish(RowKind.SECRET, id, None)
     return id
+
+
+async def sealed_values(conn: Connection, now_ms: int) -> list[tuple[str, str]]:
+    """Everything that is kept sealed, each with the id that it is sealed with: secrets, and what signs messages.
+
+    Codes of training sessions, which end within the hour, and signing secrets that no longer sign are left out.
+    """
+    signs_still = workspaces.c.previous_signing_until_ms > now_ms
+    columns = (
+        select(secrets.c.id, secrets.c.ciphertext),
+        select(webhooks.c.id, webhooks.c.secret),
+        select(webhooks.c.id, webhooks.c.previous_secret).where(webhooks.c.previous_secret.is_not(None)),
+        select(workspaces.c.id, workspaces.c.signing_secret).where(workspaces.c.signing_secret.is_not(None)),
+        select(workspaces.c.id, workspaces.c.previous_signing_secret).where(
+            workspaces.c.previous_signing_secret.is_not(None), signs_still
+        ),
+    )
+    return [(id, sealed) for id, sealed in await conn.execute(union_all(*columns))]
+
+
+async def noted_key_ids(conn: Connection) -> tuple[str, ...]:
+    """The ids of the keys that control has, the first of which seals; () before it noted any."""
+    text: str | None = (await conn.execute(select(sealing_keys.c.key_ids))).scalar()
+    return tuple(text.split(",")) if text else ()
+
+
+async def note_key_ids(tx: WriteTx, key_ids: Sequence[str]) -> None:
+    await tx.conn.execute(delete(sealing_keys))
+    await tx.conn.execute(insert(sealing_keys).values(id=1, key_ids=",".join(key_ids)))
 
 
 def _publish(tx: WriteTx, record: SecretRecord) -> None:

@@ -315,6 +315,13 @@ older_proxies = Table(  # which ask for policy and know fewer kinds of limits th
     Column("asked_at_ms", BigInteger, nullable=False),  # when one of them last did
 )
 
+sealing_keys = Table(  # which control has, as its last process noted that started or read them again
+    "sealing_keys",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("key_ids", Text, nullable=False),  # separated by commas; the first one seals
+)
+
 event_metadata_progress = Table(  # how far request metadata that no message carries is deleted
     "event_metadata_progress",
     metadata,

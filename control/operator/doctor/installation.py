@@ -4,7 +4,7 @@ Creates nothing: where `up` would make a key, a placeholder stands in its place.
 """
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,9 @@ from control.edges.process import up_record
 from control.edges.process.data_directory import DataDirectory, DataDirectoryError
 from control.edges.process.up_record import UpRecord
 from control.operator.doctor.findings import Finding, fault, ok, warning
-from control.settings import Settings
-from policy.sealing import parse_keys
-from runtime.environment import SettingsError
+from control.settings import Settings, control_keys
+from runtime.environment import Environment, SettingsError
+from runtime.secret_keys import has_secret_keys
 from runtime.setting_names import PREFIX, warnings_of
 
 _PLACEHOLDERS = {
@@ -47,17 +47,21 @@ class Installation:
             "TOLLGATE_REPLICA_PATH": self.environ.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
         }
         files = {"TOLLGATE_INTERNAL_TOKEN": "internal.token", "TOLLGATE_SECRET_KEY": "secret.key"}
+        if self.environ.get("TOLLGATE_SECRET_KEY_FILE"):
+            del files["TOLLGATE_SECRET_KEY"]
         for name, file in files.items():
             ours[name] = self.environ.get(name) or self.directory.kept(file) or _PLACEHOLDERS[name]
         return {**self.environ, **ours}
 
-    def secret_keys(self) -> tuple[bytes, ...]:
+    def secret_keys(self) -> Sequence[bytes]:
         """The keys that seal secrets; empty while there is none, or a wrong one."""
-        text = self.environ.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
         try:
-            return parse_keys(text) if text else ()
+            return control_keys(Environment(self.environment())) if self._has_keys() else ()
         except ValueError:
             return ()
+
+    def _has_keys(self) -> bool:
+        return has_secret_keys(self.environ) or bool(self.directory.kept("secret.key"))
 
     def running(self) -> UpRecord | None:
         """The addresses of the `up` that serves the directory; None if there is none."""
@@ -83,8 +87,7 @@ class Installation:
             if not self.database_url:
                 yield ok("data", f"{path} does not exist yet; `tollgate up` makes it")
             return
-        key = self.environ.get("TOLLGATE_SECRET_KEY") or self.directory.kept("secret.key")
-        if self.directory.database.exists() and not key:
+        if self.directory.database.exists() and not self._has_keys():
             remedy = "Restore secret.key, or set TOLLGATE_SECRET_KEY to the key that sealed its secrets"
             yield fault("data", f"{path} has a database but no secret.key", remedy)
 

@@ -41,16 +41,21 @@ _MAX_DERIVED = 4_096
 class SealKeys:
     """The keys of a process, with which it seals and opens.
 
-    `keys`: those of TOLLGATE_SECRET_KEY; the first one seals, any opens. `base_urls`: by provider, where the operator
-    sets them.
+    `keys`: those of TOLLGATE_SECRET_KEY, which may change; the first one seals, any opens. `base_urls`: by provider,
+    where the operator sets them.
     """
 
-    __slots__ = ("_base_urls", "_keys", "newest_id")
+    __slots__ = ("_base_urls", "_basis", "_by_id", "_secret_keys")
 
     def __init__(self, keys: Sequence[bytes], base_urls: Mapping[str, str]) -> None:
         self._base_urls = base_urls
-        self._keys = {_tag(key, _KEY_ID_PURPOSE): key for key in reversed(keys)}
-        self.newest_id = _tag(keys[0], _KEY_ID_PURPOSE)
+        self._secret_keys = keys
+        self._basis: Sequence[bytes] = ()
+        self._by_id: dict[str, bytes] = {}
+
+    @property
+    def newest_id(self) -> str:
+        return next(iter(self._keys()))
 
     def place(self, target: Target) -> str:
         """The provider and the origin that a target is asked at; of a platform model its id, for its replicas move."""
@@ -59,8 +64,16 @@ class SealKeys:
 
     def key(self, key_id: str, workspace_id: str) -> bytes | None:
         """The workspace's own key; None for an unknown key id."""
-        key = self._keys.get(key_id)
+        key = self._keys().get(key_id)
         return None if key is None else _workspace_seal_key(key, workspace_id)
+
+    def _keys(self) -> dict[str, bytes]:
+        """The keys by their ids, the first one first."""
+        present = self._secret_keys[:]
+        if present != self._basis:
+            self._by_id = {_tag(key, _KEY_ID_PURPOSE): key for key in present}
+            self._basis = present
+        return self._by_id
 
 
 class Seals:

@@ -117,7 +117,7 @@ class SnapshotDirectory:
     """One worker's view of the replica at `path`. The file is opened on first use, so it need not exist yet."""
 
     def __init__(self, path: Path, keys: Sequence[bytes], stamp: GenerationSource, confirmer: Confirmer) -> None:
-        self._keys = tuple(keys)
+        self._keys = keys
         self._generation_cell = stamp.generation_cell
         self._confirmer = confirmer
         self._rows = ReplicaRows(path, confirmer.report_damage)

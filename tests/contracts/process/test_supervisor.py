@@ -343,6 +343,24 @@ async def test_wrong_secret_key_is_not_ready_and_is_logged_once(world: World) ->
     await eventually(reported)
     await eventually(lambda: logged(world.proxy, "Not ready: secrets"))
     assert world.proxy.log.read_text().count("cannot be opened") == 1
+    status, body = await world.proxy.call()
+    assert (status, body["error_code"]) == (503, "TARGET_SECRET_UNAVAILABLE")
+
+
+async def test_a_key_that_is_added_to_the_file_opens_secrets_without_a_restart(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "secret.key"
+    other = b"o" * 32
+    file.write_text(base64.b64encode(other).decode())
+    await world.proxy.start(ready=False, TOLLGATE_SECRET_KEY="", TOLLGATE_SECRET_KEY_FILE=str(file))
+
+    async def is_unready() -> bool:
+        return (await world.proxy.admin("/readyz"))[0] == 503
+
+    await eventually(is_unready)
+    await eventually(lambda: logged(world.proxy, "Not ready: secrets"))
+    file.write_text(",".join(base64.b64encode(key).decode() for key in (SECRET_KEY, other)))
+    await world.proxy.until_ready()
+    assert (await world.proxy.call())[0] == 200
 
 
 async def test_call_with_a_secret_that_no_header_can_carry_says_so_and_the_log_names_it(world: World) -> None:

@@ -15,7 +15,8 @@ from sqlalchemy import update
 from control.app import OPERATIONS
 from control.edges.sql.store import now_ms
 from control.edges.sql.tables import audit_events
-from control.resources.workspaces import create_workspace_key, reencrypt_all, set_workspace
+from control.resources.sealing.resealing import reencrypt_all
+from control.resources.workspaces import create_workspace_key, set_workspace
 from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.credentials import prefix_of
 from policy.training.statuses import Outcome

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from control.resources.workspaces import reencrypt_all
+from control.resources.sealing.resealing import reencrypt_all
 from tests.control.plane import SECRET_KEYS, SLUG, ControlPlane, Json
 
 FILE = "production"

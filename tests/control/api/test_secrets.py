@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from sqlalchemy import select, update
 
 from control.edges.sql import tables
-from control.resources.workspaces import reencrypt_all
+from control.resources.sealing.resealing import reencrypt_all
 from policy.sealing import SealedWithUnknownKeyError, seal, unseal
 from tests.control.plane import SECRET_KEYS, ControlPlane
 

@@ -13,7 +13,8 @@ from standardwebhooks import Webhook
 from control.edges.sql.events.clock import database_ms
 from control.edges.sql.store import Store
 from control.edges.sql.tables import published, workspaces
-from control.resources.workspaces import reencrypt_all, set_workspace
+from control.resources.sealing.resealing import reencrypt_all
+from control.resources.workspaces import set_workspace
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import SigningSecrets, WorkspaceRow
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane

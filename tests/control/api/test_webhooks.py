@@ -20,9 +20,9 @@ from control.edges.sql.tables import webhooks as webhooks_table
 from control.edges.sql.webhook_rows import Claim
 from control.records.events import EventWindow
 from control.records.webhooks import DeliveryAttempt, DeliveryRecord
+from control.resources.sealing.resealing import reencrypt_all
 from control.resources.webhook_messages import RETRY_FOR_MS, new_delivery, outbox
 from control.resources.webhook_sender import SenderOptions, WebhookSender
-from control.resources.workspaces import reencrypt_all
 from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.sealing import unseal
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader

@@ -1,5 +1,6 @@
 """The `tollgate` command without a running product: its output, its exit statuses and its error messages."""
 
+import base64
 import json
 import sqlite3
 from contextlib import closing
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from control.operator.cli import tollgate
 from policy.credentials import prefix_of
+from policy.sealing import key_ids
 
 
 @pytest.fixture
@@ -18,6 +20,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "TOLLGATE_MODEL_API_TIERS",
         "TOLLGATE_DATABASE_URL",
         "TOLLGATE_SECRET_KEY",
+        "TOLLGATE_SECRET_KEY_FILE",
         "TOLLGATE_REDIS_URL",
         "TOLLGATE_DATA",
     ):
@@ -140,6 +143,33 @@ def test_reencrypt_prints_the_number_of_secrets(data: Path) -> None:
     assert run_and_parse("secrets", "reencrypt", "--data", str(data)) == [{"reencrypted": 0}]
 
 
+def test_reencrypt_refuses_another_key_than_that_of_control(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ("--data", str(data))
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    controls = base64.b64encode(b"c" * 32).decode()
+    with closing(sqlite3.connect(data / "control.db")) as conn, conn:
+        conn.execute("INSERT INTO sealing_keys VALUES (1, ?)", key_ids([b"c" * 32]))
+    result = run("secrets", "reencrypt", *where)
+    assert result.exit_code == 1
+    assert "Nothing was changed" in result.stderr
+    assert len(result.stderr.splitlines()) <= 3
+    (data / "keys").write_text(controls)
+    for name, value in (("TOLLGATE_SECRET_KEY_FILE", str(data / "keys")), ("TOLLGATE_SECRET_KEY", controls)):
+        with monkeypatch.context() as shell:
+            shell.setenv(name, value)
+            assert run_and_parse("secrets", "reencrypt", *where) == [{"reencrypted": 0}]
+
+
+def test_reencrypt_makes_no_key(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ("--data", str(data))
+    run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
+    url = f"sqlite+aiosqlite:///{data / 'control.db'}"
+    result = run("secrets", "reencrypt", "--database-url", url, "--data", str(data.parent / "empty"))
+    assert result.exit_code == 1
+    assert "set it to that of control" in result.stderr
+    assert not (data.parent / "empty").exists()
+
+
 def test_machines_of_the_proxy_are_listed_and_released(data: Path) -> None:
     where = ("--data", str(data))
     run_and_parse("workspace", "create", "acme", "--prefix", "acme", *where)
@@ -218,6 +248,9 @@ def test_every_command_has_a_help_text() -> None:
         ("workspace", "create"),
         ("workspace", "set"),
         ("key", "create"),
+        ("secrets", "rotate-key"),
+        ("backup",),
+        ("restore",),
         ("snapshot", "show"),
     ):
         result = run(*command, "--help")

@@ -12,19 +12,20 @@ REMEDY = "Set TOLLGATE_SECRET_KEY to the key list that control has"
 
 
 class SecretProbe:
-    """Tries every secret once per revision of policy, in a thread. Takes some microseconds each."""
+    """Tries every secret once per revision of policy and list of keys, in a thread. Takes some microseconds each."""
 
     def __init__(self, replica_path: Path, keys: Sequence[bytes]) -> None:
         self._replica_path = replica_path
         self._keys = keys
-        self._checked_version = ReplicaVersion()
+        self._checked = (ReplicaVersion(), keys[:])
         self._finding = OK
 
     async def finding(self, version: ReplicaVersion) -> Finding:
         """Return a fault if no secret opens, a degraded finding if some do not. `version`: the current replica's."""
-        if version != self._checked_version:
+        present = (version, self._keys[:])
+        if present != self._checked:
             self._finding = await asyncio.to_thread(self._check_all)
-            self._checked_version = version
+            self._checked = present
         return self._finding
 
     def _check_all(self) -> Finding:

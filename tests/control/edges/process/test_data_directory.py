@@ -23,11 +23,11 @@ def made(path: Path) -> DataDirectory:
 def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
     directory = made(tmp_path / "data")
     token = directory.internal_token()
-    key = directory.secret_key()
+    key = directory.make_secret_key().read_text()
     assert len(token) >= 32
     assert len(parse_keys(key)[0]) == 32
     again = made(tmp_path / "data")
-    assert (again.internal_token(), again.secret_key()) == (token, key)
+    assert (again.internal_token(), again.make_secret_key().read_text()) == (token, key)
     modes = {name: stat.S_IMODE((tmp_path / "data" / name).stat().st_mode) for name in ("internal.token", "secret.key")}
     assert modes == {"internal.token": 0o600, "secret.key": 0o600}
     assert sorted(os.listdir(directory.path)) == ["internal.token", "secret.key"], "a temporary file stayed behind"
@@ -35,9 +35,9 @@ def test_keys_are_made_once_and_private(tmp_path: Path) -> None:
 
 def test_a_key_file_that_others_may_read_is_closed(tmp_path: Path) -> None:
     directory = made(tmp_path)
-    key = directory.secret_key()
+    key = directory.make_secret_key().read_text()
     (tmp_path / "secret.key").chmod(0o644)
-    assert directory.secret_key() == key
+    assert directory.make_secret_key().read_text() == key
     assert stat.S_IMODE((tmp_path / "secret.key").stat().st_mode) == 0o600
 
 
@@ -45,7 +45,7 @@ def test_a_new_key_is_never_made_beside_an_older_database(tmp_path: Path) -> Non
     directory = made(tmp_path)
     directory.database.touch()
     with pytest.raises(DataDirectoryError, match=r"has a database but no secret\.key"):
-        directory.secret_key()
+        directory.make_secret_key().read_text()
 
 
 def test_one_holder_at_a_time(tmp_path: Path) -> None:

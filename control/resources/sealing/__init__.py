@@ -1,0 +1,1 @@
+"""The keys that control seals under, and everything that is sealed in the database."""
