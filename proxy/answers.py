@@ -1,4 +1,4 @@
-"""The parts of an answer to the caller, and the facts in the fields of an upstream's answer."""
+"""The parts of an answer to the caller, why a call failed, and facts in the fields of an upstream's answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,3 +36,23 @@ class Answered:
 
     See docs/reference/inference.md#errors.
     """
+
+
+class RefusingLimit(NamedTuple):
+    """The limit that refused a call. `group_id`: the group that configures it; "" if it is the workspace's own.
+
+    `type`: as metrics name it, so of a spend limit SPEND, of a prepaid balance BALANCE, which has neither unit nor
+    threshold. `threshold`: of a spend limit its amount, as text.
+    """
+
+    group_id: str
+    type: str
+    unit: str
+    threshold: str
+
+
+class EndCause(NamedTuple):
+    """The cause, as the table of refusals names it. `limit`: None unless a limit has refused the call."""
+
+    name: str
+    limit: RefusingLimit | None = None

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 
 from policy.billing import NO_DETAILS, Details, Tokens
+from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
+from proxy.answers import EndCause
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -42,19 +44,36 @@ class RequestReport:
     ended_at_ms: int
     request_id: str
     status: int
-    cause: str
+    end_cause: EndCause | None
     request_bytes: int
     response_bytes: int
-    tokens: Tokens | None
+    bill: Bill | None
+    """None unless the call was journaled."""
+    event_key: str | None
+    """The key of the billing event, which has the bill."""
     duration_s: float
     ours_s: float
     """The gateway's share of the duration: without waiting for the upstream or the caller."""
     upstream_s: float
     first_byte_s: float | None
-    details: Details = NO_DETAILS
     is_count: bool = False
     """The call counts tokens; it does not cost the price per call."""
     prices: SlugPrices | None = None
     trace_id: str = ""
     """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens that are billed."""
+        return None if self.bill is None else self.bill.tokens
+
+    @property
+    def details(self) -> Details:
+        """Further figures that are billed."""
+        return NO_DETAILS if self.bill is None else self.bill.details
+
+    @property
+    def cause(self) -> str:
+        """The name of the cause."""
+        return "" if self.end_cause is None else self.end_cause.name

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Sequence
 import orjson
 
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.answers import EndCause
 
 CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"
 MAX_PATH_CHARS = 256
 COLLECT_S = 0.05
 """Seconds for which lines are collected for one write."""
+_LIMIT = ("group", "type", "unit", "threshold")
 _LINE = (
     b'{"time":"%b.%03dZ","message":"%b",%b"status":%d,"request_bytes":%d,"response_bytes":%d,"total_ms":%.3f'
     b',"ours_ms":%.3f,"upstream_ms":%.3f,"request_id":%b%b}\n'
@@ -99,10 +101,10 @@ def lines_of(calls: Iterable[RequestReport]) -> bytes:
             text_second = second
             text = _timestamp(second)
         more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
-        if call.tokens is not None:
-            more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.tokens
-        if call.cause:
-            more += b',"cause":%b' % orjson.dumps(call.cause)
+        if call.bill is not None:
+            more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.bill.tokens
+        if call.end_cause is not None:
+            more += _of_cause(call.end_cause)
         if call.trace_id:
             more += b',"trace_id":"%b","span_id":"%b"' % (call.trace_id.encode(), call.span_id.encode())
         line = _LINE % (
@@ -121,6 +123,14 @@ def lines_of(calls: Iterable[RequestReport]) -> bytes:
         )
         lines.append(line)
     return b"".join(lines)
+
+
+def _of_cause(cause: EndCause) -> bytes:
+    """The cause, and what is known of the limit that refused the call."""
+    members = {"cause": cause.name}
+    if cause.limit is not None:
+        members |= {f"limit_{name}": value for name, value in zip(_LIMIT, cause.limit, strict=True) if value}
+    return b"," + orjson.dumps(members)[1:-1]
 
 
 def _encoded(labels: CallLabels) -> bytes:

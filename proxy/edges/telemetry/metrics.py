@@ -169,22 +169,22 @@ class WorkerMetrics:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
-            tokens = call.tokens
+            bill = call.bill
             prices = call.prices
             tariff = None
-            if prices is not None and tokens is not None:
-                tariff = prices.tariff(call.ended_at_ms, call.details.service_tier, tokens.input)
+            if prices is not None and bill is not None:
+                tariff = prices.tariff(call.ended_at_ms, bill.details.service_tier, bill.tokens.input)
             row = calls.get((call.labels.counted, call.status, tariff))
             sums, first_bytes = row if row is not None else self._uncounted(call, tariff)
             sums[0] += 1
-            if tokens is not None:
-                inputs, outputs, cached_inputs = tokens
+            if bill is not None:
+                inputs, outputs, cached_inputs = bill.tokens
                 sums[1] += inputs - cached_inputs
                 sums[2] += cached_inputs
                 sums[3] += outputs
                 sums[4] += 1
                 if tariff is not None:
-                    add_parts(sums, call)
+                    add_parts(sums, bill, is_count=call.is_count)
             if (first_byte_s := call.first_byte_s) is not None:
                 first_bytes[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
         histograms["duration"].observe([call.duration_s for call in ended])
