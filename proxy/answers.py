@@ -38,21 +38,26 @@ class Answered:
     """
 
 
-class RefusingLimit(NamedTuple):
-    """The limit that refused a call. `group_id`: the group that configures it; "" if it is the workspace's own.
+@dataclass(frozen=True, slots=True)
+class RefusingLimit:
+    """The limit that refused a call. `group`: the id of the group that configures it; "" if it is the workspace's own.
 
     `type`: as metrics name it, so of a spend limit SPEND, of a prepaid balance BALANCE, which has neither unit nor
-    threshold. `threshold`: of a spend limit its amount, as text.
+    threshold. `threshold`: of a spend limit its amount.
     """
 
-    group_id: str
+    group: str
     type: str
     unit: str
     threshold: str
 
 
-class EndCause(NamedTuple):
-    """The cause, as the table of refusals names it. `limit`: None unless a limit has refused the call."""
+@dataclass(frozen=True, slots=True)
+class EndCause:
+    """Why a call was refused or broke off, as the table of refusals names it, and the limit that has refused it.
+
+    A report goes to the supervisor with it, as JSON.
+    """
 
     name: str
     limit: RefusingLimit | None = None

@@ -7,6 +7,8 @@ from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.answers import EndCause
 
+MAX_PATH_CHARS = 256
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class CallLabels:
@@ -26,11 +28,15 @@ class CallLabels:
     """The model's id in a direct call; then there is no slug."""
     counted: tuple[str, str, str] = field(init=False)
     """The labels of metrics: workspace, external entity, and slug or model."""
+    shown_path: str = field(init=False)
+    """The path as logs and lists show it: bounded, in ASCII."""
     encoded: bytes = field(init=False, default=b"")
     """The members of a log line, as JSON. The access log sets it with the first line."""
 
     def __post_init__(self) -> None:
         self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
+        path = self.path[:MAX_PATH_CHARS]
+        self.shown_path = path if path.isascii() else path.encode("ascii", "backslashreplace").decode()[:MAX_PATH_CHARS]
 
 
 @dataclass(slots=True, kw_only=True)

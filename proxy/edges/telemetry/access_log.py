@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import orjson
 
@@ -18,10 +19,8 @@ from proxy.answers import EndCause
 
 CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"
-MAX_PATH_CHARS = 256
 COLLECT_S = 0.05
 """Seconds for which lines are collected for one write."""
-_LIMIT = ("group", "type", "unit", "threshold")
 _LINE = (
     b'{"time":"%b.%03dZ","message":"%b",%b"status":%d,"request_bytes":%d,"response_bytes":%d,"total_ms":%.3f'
     b',"ours_ms":%.3f,"upstream_ms":%.3f,"request_id":%b%b}\n'
@@ -129,15 +128,14 @@ def _of_cause(cause: EndCause) -> bytes:
     """The cause, and what is known of the limit that refused the call."""
     members = {"cause": cause.name}
     if cause.limit is not None:
-        members |= {f"limit_{name}": value for name, value in zip(_LIMIT, cause.limit, strict=True) if value}
+        members |= {f"limit_{name}": value for name, value in asdict(cause.limit).items() if value}
     return b"," + orjson.dumps(members)[1:-1]
 
 
 def _encoded(labels: CallLabels) -> bytes:
     """The method, and other members that are known, each with a comma behind it."""
-    path = labels.path[:MAX_PATH_CHARS]
     members = {
-        "path": path if path.isascii() else path.encode("ascii", "backslashreplace").decode(),
+        "path": labels.shown_path,
         "workspace": labels.workspace_id,
         "key_prefix": labels.key_prefix,
         "group": labels.group_id,
