@@ -29,14 +29,15 @@ class CallLabels:
     counted: tuple[str, str, str] = field(init=False)
     """The labels of metrics: workspace, external entity, and slug or model."""
     shown_path: str = field(init=False)
-    """The path as logs and lists show it: bounded, in ASCII."""
+    """The path as logs and lists show it: bounded, in printable ASCII."""
     encoded: bytes = field(init=False, default=b"")
     """The members of a log line, as JSON. The access log sets it with the first line."""
 
     def __post_init__(self) -> None:
         self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
         path = self.path[:MAX_PATH_CHARS]
-        self.shown_path = path if path.isascii() else path.encode("ascii", "backslashreplace").decode()[:MAX_PATH_CHARS]
+        is_plain = path.isascii() and path.isprintable()
+        self.shown_path = path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
 
 
 @dataclass(slots=True, kw_only=True)
