@@ -54,7 +54,7 @@ class RefusingLimit:
 
 @dataclass(frozen=True, slots=True)
 class EndCause:
-    """Why a call was refused or broke off, as the table of refusals names it, and the limit that has refused it.
+    """The cause of a call that was refused or broke off, as the table of refusals names it; the limit that refused it.
 
     A report goes to the supervisor with it, as JSON.
     """

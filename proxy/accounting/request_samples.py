@@ -4,9 +4,8 @@ See docs/reference/management-api.md#requests.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from random import randrange
 
 LEAST = 2
 """The least bound of a sample: one success, and one that is none."""
@@ -14,10 +13,11 @@ Pick = tuple[int, int]
 """The place of a call, and the weight that it gets."""
 
 
-def picks(weights: Sequence[int], most: int) -> list[Pick]:
+def picks(weights: Sequence[int], most: int, draw: Callable[[int, int], int]) -> list[Pick]:
     """Pick at most `most` of the calls with these weights, evenly over their order. The weights keep their sum.
 
-    A call is picked as often as its weight asks for: whatever is summed over a sample is true on average.
+    A call is picked as often as its weight asks for: whatever is summed over a sample is true on average. `draw`:
+    returns a random number from the first one on, below the second.
     """
     if len(weights) <= most:
         return list(enumerate(weights))
@@ -27,7 +27,7 @@ def picks(weights: Sequence[int], most: int) -> list[Pick]:
     start = 0
     for number in range(1, most + 1):
         end = total * number // most
-        place = bisect_right(ends, randrange(start, end))  # noqa: S311 (nothing secret)
+        place = bisect_right(ends, draw(start, end))
         picked[place] = picked.get(place, 0) + end - start
         start = end
     return list(picked.items())

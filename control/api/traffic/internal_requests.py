@@ -8,7 +8,7 @@ from aiohttp import web
 
 from control.api.protocol.reports import items, received
 from control.resources.traffic.requests import add_listed
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 
 
 async def _post(request: web.Request) -> web.Response:

@@ -20,7 +20,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 
 _CURSOR_KIND = "requests"
 _Text = Annotated[str, Field(min_length=1, max_length=257, json_schema_extra=NO_NUL)]

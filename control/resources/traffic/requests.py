@@ -15,7 +15,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.traffic import requests
 from control.records.traffic import RequestFilter, RequestPosition
 from control.resources.billing.event_costs import EventCosts
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 
 
 @dataclass(frozen=True, slots=True)

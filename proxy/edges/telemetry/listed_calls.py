@@ -13,7 +13,7 @@ from random import sample
 from typing import Any
 
 from policy.billing import FIRST_ERROR_STATUS
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.request_samples import even_weights, shares
 from proxy.refusals import BUG, TABLE
@@ -70,11 +70,11 @@ class ListedCalls:
         """Return what was picked of the seconds that are over, for the channel. `to_the_end`: of the last one too."""
         if to_the_end or self.is_due:
             self._pick()
-        sent = {"calls": self._picked.copy(), "weights": self._weights.copy(), "dropped": self._dropped}
+        message = {"calls": self._picked.copy(), "weights": self._weights.copy(), "dropped": self._dropped}
         self._picked.clear()
         self._weights.clear()
         self._dropped = 0
-        return sent
+        return message
 
     def _pick(self) -> None:
         """Pick some of the calls that were gathered, per workspace. Those with an unknown key belong to none."""

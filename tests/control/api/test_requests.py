@@ -17,7 +17,7 @@ from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import add_listed, read_requests
 from control.retention import RetentionDays, delete_old_records
 from policy.billing import BillingEvent
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 from tests.control.billing import event, ingest_and_reader
 from tests.control.plane import TOKEN, Answer, ControlPlane, Json
 
@@ -121,7 +121,7 @@ async def test_an_item_of_a_refusal_has_the_documented_form(plane: ControlPlane)
 
 
 @pytest.mark.parametrize(
-    ("limit", "shown"),
+    ("limit", "answered"),
     [
         (("", "REQUEST", "SECOND", "3"), {"group_id": None, "type": "REQUEST", "unit": "SECOND", "threshold": 3}),
         (("g", "SPEND", "DAY", "1.50"), {"group_id": "g", "type": "SPEND", "unit": "DAY", "threshold": "1.50"}),
@@ -130,11 +130,11 @@ async def test_an_item_of_a_refusal_has_the_documented_form(plane: ControlPlane)
     ],
 )
 async def test_limits_of_all_kinds_are_shown(
-    plane: ControlPlane, limit: tuple[str, str, str, str], shown: Json
+    plane: ControlPlane, limit: tuple[str, str, str, str], answered: Json
 ) -> None:
     names = ("limit_group_id", "limit_type", "limit_unit", "limit_threshold")
     await post(plane, row(plane, 1, **dict(zip(names, limit, strict=True))))
-    assert [item["limit"] for item in (await page(plane))["items"]] == [shown]
+    assert [item["limit"] for item in (await page(plane))["items"]] == [answered]
 
 
 async def test_unknown_members_are_null(plane: ControlPlane) -> None:

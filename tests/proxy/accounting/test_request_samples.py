@@ -1,7 +1,7 @@
 """Samples of calls stand for all: their weights keep the sum, and each call is as likely to be in it."""
 
 from collections import Counter
-from random import Random
+from random import Random, randrange
 
 import pytest
 
@@ -11,7 +11,7 @@ from proxy.accounting.request_samples import even_weights, picks, shares
 @pytest.mark.parametrize("count", [0, 1, 9, 10])
 def test_few_calls_are_picked_as_they_are(count: int) -> None:
     weights = [number + 1 for number in range(count)]
-    assert picks(weights, 10) == list(enumerate(weights))
+    assert picks(weights, 10, randrange) == list(enumerate(weights))
 
 
 def test_weights_of_a_sample_keep_their_sum() -> None:
@@ -19,7 +19,7 @@ def test_weights_of_a_sample_keep_their_sum() -> None:
     for _ in range(300):
         weights = [random.choice((1, 1, 1, 7, 1000)) for _ in range(random.randrange(1, 60))]
         most = random.randrange(1, 40)
-        picked = picks(weights, most)
+        picked = picks(weights, most, random.randrange)
         assert sum(weight for _, weight in picked) == sum(weights)
         assert len(picked) <= most
         assert len({place for place, _ in picked}) == len(picked)
@@ -30,7 +30,7 @@ def test_a_call_stands_for_its_weight_on_average() -> None:
     weights = [1, 1, 1, 10, 50, 1, 100, 36]
     sums: Counter[int] = Counter()
     for _ in range(4000):
-        for place, weight in picks(weights, 4):
+        for place, weight in picks(weights, 4, randrange):
             sums[place] += weight
     for place, weight in enumerate(weights):
         assert abs(sums[place] / 4000 - weight) < 6

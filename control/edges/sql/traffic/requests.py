@@ -6,22 +6,26 @@ most.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, TextClause, and_, delete, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, TextClause, delete, select, text, tuple_, update
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
+from control.edges.sql.tables import workspaces
 from control.edges.sql.traffic.request_tables import INDEXED, request_count, requests
 from control.long_work import OPERATOR, beside
 from control.records.traffic import RequestFilter, RequestPosition
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 
 MOST_SEEN = 10_000
 ROWS_AT_ONCE = 2_000
 _ROWS_PER_ITEM = 10
 """The number of rows that are encoded in the time of one item of long work."""
-_ORDER = (requests.c.timestamp_ms.desc(), requests.c.id.desc())
-_COLUMNS = [requests.c[name] for name in ListedRequest._fields]
+Where = dict[str, dict[str, Any]]
+"""Conditions that hold together, and the parameters of each."""
+_NAMES = ", ".join(ListedRequest._fields)
 
 
 async def add_requests(tx: WriteTx, rows: Sequence[ListedRequest], most: int) -> None:
@@ -30,8 +34,10 @@ async def add_requests(tx: WriteTx, rows: Sequence[ListedRequest], most: int) ->
     Rows of workspaces that do not exist are ignored.
     """
     count = await _locked_count(tx)
-    encoded = await beside(OPERATOR, len(rows) // _ROWS_PER_ITEM, partial(_encoded, rows))
-    added = (await tx.conn.execute(_ADD[tx.conn.dialect.name], {"rows": encoded})).rowcount
+    query = select(workspaces.c.id).where(one_of(workspaces.c.id, {row.workspace_id for row in rows}))
+    ids = set((await tx.conn.execute(query)).scalars())
+    own = [row for row in rows if row.workspace_id in ids]
+    added = await _INSERTS[tx.conn.dialect.name](tx.conn, own) if own else 0
     surplus = count + added - most
     deleted = await _delete_oldest(tx, min(surplus, len(rows) + ROWS_AT_ONCE)) if surplus > 0 else 0
     await _add_to_count(tx, added - deleted)
@@ -52,25 +58,30 @@ async def page_of_requests(
     conn: Connection, selection: RequestFilter, before: RequestPosition | None, limit: int
 ) -> tuple[list[ListedRequest], RequestPosition | None]:
     """Return at most `limit` rows behind `before`, newest first, and where the list goes on: None at its end."""
-    equal = {name: value for name in INDEXED if (value := getattr(selection, name, None)) is not None}
+    equal = [name for name in INDEXED if getattr(selection, name, None) is not None]
     within = _within(selection, before)
-    by_status = requests.c.status.between(*selection.statuses) if selection.statuses is not None else None
     if not equal and selection.statuses is not None:
         return await _page_by_status(conn, selection, within, limit)
-    further = [requests.c[name] == value for name, value in list(equal.items())[1:]]
-    further += [] if by_status is None else [by_status]
-    indexed = [*within, *(requests.c[name] == value for name, value in list(equal.items())[:1])]
-    floor = await _floor(conn, indexed) if further else None
+    conditions = [{f"{name} = :{name}": {name: getattr(selection, name)}} for name in equal]
+    if selection.statuses is not None:
+        least, most = selection.statuses
+        conditions.append({"status BETWEEN :least AND :most": {"least": least, "most": most}})
+    indexed = equal[0] if equal else None
+    where = {**within, **conditions[0]} if conditions else within
+    further: Where = {}
+    for condition in conditions[1:]:
+        further |= condition
+    floor = await _floor(conn, indexed, where) if further else None
     if floor is not None:
-        indexed.append(tuple_(requests.c.timestamp_ms, requests.c.id) >= floor)
-    rows = await _rows(conn, [*indexed, *further], limit + 1)
+        further |= {"(timestamp_ms, id) >= (:floor_ms, :floor_id)": {"floor_ms": floor[0], "floor_id": floor[1]}}
+    rows = await _rows(conn, indexed, where | further, limit + 1)
     if len(rows) > limit:
         return rows[:limit], _position(rows[limit - 1])
     return rows, floor
 
 
 async def _page_by_status(
-    conn: Connection, selection: RequestFilter, within: Sequence[ColumnElement[bool]], limit: int
+    conn: Connection, selection: RequestFilter, within: Where, limit: int
 ) -> tuple[list[ListedRequest], RequestPosition | None]:
     """Merge the first rows of each status: an index is in the order of time for one alone."""
     assert selection.statuses is not None
@@ -79,7 +90,7 @@ async def _page_by_status(
     statuses = (await conn.execute(_STATUSES, values)).scalars().all()
     rows: list[ListedRequest] = []
     for status in statuses:
-        rows += await _rows(conn, [*within, requests.c.status == status], limit + 1)
+        rows += await _rows(conn, "status", within | {"status = :status": {"status": status}}, limit + 1)
         rows.sort(key=_position, reverse=True)
         del rows[limit + 1 :]
     return rows[:limit], _position(rows[limit - 1]) if len(rows) > limit else None
@@ -95,27 +106,43 @@ _STATUSES = text(
 """The statuses of a class that the workspace has, each by one step in the index."""
 
 
-async def _floor(conn: Connection, where: Sequence[ColumnElement[bool]]) -> RequestPosition | None:
+async def _floor(conn: Connection, indexed: str | None, where: Where) -> RequestPosition | None:
     """The position of the last row that a page looks at; None if the list ends before."""
-    query = select(requests.c.timestamp_ms, requests.c.id).where(*where).order_by(*_ORDER)
-    row = (await conn.execute(query.offset(MOST_SEEN - 1).limit(1))).first()
+    row = (await conn.execute(*_newest_first(conn, "timestamp_ms, id", indexed, where, 1, MOST_SEEN - 1))).first()
     return None if row is None else (row.timestamp_ms, row.id)
 
 
-async def _rows(conn: Connection, where: Sequence[ColumnElement[bool]], limit: int) -> list[ListedRequest]:
-    query = select(*_COLUMNS).where(*where).order_by(*_ORDER).limit(limit)
-    return [ListedRequest._make(row) for row in await conn.execute(query)]
+async def _rows(conn: Connection, indexed: str | None, where: Where, limit: int) -> list[ListedRequest]:
+    rows = await conn.execute(*_newest_first(conn, _NAMES, indexed, where, limit))
+    return [ListedRequest._make(row) for row in rows]
 
 
-def _within(selection: RequestFilter, before: RequestPosition | None) -> list[ColumnElement[bool]]:
-    table = requests.c
-    where = [table.workspace_id == selection.workspace_id]
+def _newest_first(
+    conn: Connection, columns: str, indexed: str | None, where: Where, limit: int, offset: int = 0
+) -> tuple[TextClause, dict[str, Any]]:
+    """The statement, and its parameters. `indexed`: the column whose index it reads.
+
+    SQLite is told: it would read all of the workspace, because it guesses that those rows are few.
+    """
+    hint = f" INDEXED BY ix_requests_{indexed}" if indexed is not None and conn.dialect.name == "sqlite" else ""
+    statement = (
+        f"SELECT {columns} FROM requests{hint} WHERE {' AND '.join(where)}"  # noqa: S608 (ours)
+        " ORDER BY timestamp_ms DESC, id DESC LIMIT :limit OFFSET :offset"
+    )
+    values: dict[str, Any] = {"limit": limit, "offset": offset}
+    for parameters in where.values():
+        values |= parameters
+    return text(statement), values
+
+
+def _within(selection: RequestFilter, before: RequestPosition | None) -> Where:
+    where: Where = {"workspace_id = :workspace": {"workspace": selection.workspace_id}}
     if selection.start_ms is not None:
-        where.append(table.timestamp_ms >= selection.start_ms)
+        where["timestamp_ms >= :start_ms"] = {"start_ms": selection.start_ms}
     if selection.end_ms is not None:
-        where.append(table.timestamp_ms < selection.end_ms)
+        where["timestamp_ms < :end_ms"] = {"end_ms": selection.end_ms}
     if before is not None:
-        where.append(and_(table.timestamp_ms <= before[0], tuple_(table.timestamp_ms, table.id) < before))
+        where["(timestamp_ms, id) < (:before_ms, :before_id)"] = {"before_ms": before[0], "before_id": before[1]}
     return where
 
 
@@ -139,27 +166,31 @@ async def _delete_oldest(tx: WriteTx, count: int, *where: ColumnElement[bool]) -
     return (await tx.conn.execute(delete(requests).where(tuple_(*key).in_(oldest)))).rowcount
 
 
+async def _insert_in_sqlite(conn: Connection, rows: Sequence[ListedRequest]) -> int:
+    """Insert those that are new; returns how many. Binding values costs less than SQLite's JSON."""
+    return (await conn.exec_driver_sql(_INSERT_ROW, [tuple(row) for row in rows])).rowcount
+
+
+async def _insert_in_postgresql(conn: Connection, rows: Sequence[ListedRequest]) -> int:
+    """The same, with one parameter for any number of rows."""
+    encoded = await beside(OPERATOR, len(rows) // _ROWS_PER_ITEM, partial(_encoded, rows))
+    return (await conn.execute(_INSERT_OBJECTS, {"rows": encoded})).rowcount
+
+
 def _encoded(rows: Sequence[ListedRequest]) -> str:
     return orjson.dumps([row.to_wire() for row in rows]).decode()
-
-
-def _add(select_sql: str) -> TextClause:
-    """Build a statement with one parameter for any number of rows."""
-    names = ", ".join(ListedRequest._fields)
-    return text(
-        f"INSERT INTO requests ({names}) SELECT {names} FROM ({select_sql}) AS sent"  # noqa: S608 (ours)
-        " WHERE EXISTS (SELECT 1 FROM workspaces WHERE workspaces.id = sent.workspace_id)"
-        " ON CONFLICT (workspace_id, timestamp_ms, id) DO NOTHING"
-    )
 
 
 def _type_of(name: str) -> str:
     return "text" if requests.c[name].type.python_type is str else "bigint"
 
 
-_EXTRACTED = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in ListedRequest._fields)
+_ONCE = "ON CONFLICT (workspace_id, timestamp_ms, id) DO NOTHING"
+_PLACES = ", ".join("?" * len(ListedRequest._fields))
+_INSERT_ROW = f"INSERT INTO requests ({_NAMES}) VALUES ({_PLACES}) {_ONCE}"  # noqa: S608 (ours)
 _TYPED = ", ".join(f"{name} {_type_of(name)}" for name in ListedRequest._fields)
-_ADD = {
-    "sqlite": _add(f"SELECT {_EXTRACTED} FROM json_each(:rows)"),  # noqa: S608 (ours)
-    "postgresql": _add(f"SELECT * FROM json_to_recordset(CAST(:rows AS json)) AS r({_TYPED})"),  # noqa: S608 (ours)
-}
+_INSERT_OBJECTS = text(
+    f"INSERT INTO requests ({_NAMES}) SELECT {_NAMES}"  # noqa: S608 (ours)
+    f" FROM json_to_recordset(CAST(:rows AS json)) AS r({_TYPED}) {_ONCE}"
+)
+_INSERTS = {"sqlite": _insert_in_sqlite, "postgresql": _insert_in_postgresql}

@@ -14,9 +14,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count, islice
+from random import randrange
 from typing import Any
 
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 from proxy.accounting.request_samples import picks, shares
 from proxy.edges.replicas.supervisor.control_reports import (
     ControlReports,
@@ -57,12 +58,12 @@ class RequestReports:
         self._dropped = 0
         self._sending = asyncio.Lock()
 
-    def add(self, sent: dict[str, Any]) -> None:
+    def add(self, message: dict[str, Any]) -> None:
         """Add what a worker sent."""
-        self._dropped += sent["dropped"]
-        for weight, values in zip(sent["weights"], sent["calls"], strict=True):
+        self._dropped += message["dropped"]
+        for weight, values in zip(message["weights"], message["calls"], strict=True):
             self._gathered.setdefault(place_of(values), []).append((weight, values))
-        self._size += len(sent["calls"])
+        self._size += len(message["calls"])
         while self._size > MAX_KEPT:
             calls = self._gathered.pop(next(iter(self._gathered)))
             self._size -= len(calls)
@@ -109,7 +110,7 @@ class RequestReports:
         others = [call for call in calls if not is_success(call[1])]
         of_each = shares(len(successes), len(others), self._most)
         for kind, share in zip((successes, others), of_each, strict=True):
-            for place, weight in picks([weight for weight, _ in kind], share):
+            for place, weight in picks([weight for weight, _ in kind], share, randrange):
                 yield row_of(next(self._ids), kind[place][1], weight)
 
     async def _post(self) -> None:

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from policy.billing import Tokens
-from policy.listed_requests import ListedRequest
+from policy.traffic import ListedRequest
 from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.answers import EndCause, RefusingLimit
@@ -273,5 +273,5 @@ async def test_rows_wait_while_the_channel_is_congested(machine: Machine, monkey
     for second in range(4):
         machine.workers[0].add([call(after_ms=1000 * second)] * 10)
     machine.now_s += 9
-    sent = machine.workers[0].drain()
-    assert (len(sent["calls"]), sent["weights"], sent["dropped"]) == (15, [1] * 15, 25)
+    message = machine.workers[0].drain()
+    assert (len(message["calls"]), message["weights"], message["dropped"]) == (15, [1] * 15, 25)
