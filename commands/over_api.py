@@ -12,6 +12,7 @@ from commands.resources.events import events
 from commands.resources.groups import groups
 from commands.resources.keys import keys
 from commands.resources.prices import prices
+from commands.resources.requests import requests
 from commands.resources.secrets import secrets
 from commands.resources.usage import usage
 from commands.resources.webhooks import webhooks
@@ -31,6 +32,7 @@ OVER_API: tuple[click.Command, ...] = (
     models,
     plan,
     prices,
+    requests,
     secrets,
     top,
     training,

@@ -49,7 +49,7 @@ from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
 from control.api.session_pages.pairing import TERMINALS, Terminals
-from control.api.traffic import internal_traffic, traffic
+from control.api.traffic import internal_requests, internal_traffic, requests, traffic
 from control.api.training import (
     checkpoint_files,
     checkpoints,
@@ -174,6 +174,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *usage_links.OPERATIONS,
     *prices.OPERATIONS,
     *traffic.OPERATIONS,
+    *requests.OPERATIONS,
     *webhooks.OPERATIONS,
     *projects.OPERATIONS,
     *jobs.OPERATIONS,
@@ -273,6 +274,7 @@ def _add_routes(app: web.Application) -> None:
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
+    internal += tuple(internal_requests.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
@@ -431,7 +433,13 @@ async def _close_inference(app: web.Application) -> None:
 
 
 def _retention(settings: Settings) -> RetentionDays:
-    return RetentionDays(settings.event_retention_days, settings.sums_retention_days, settings.audit_retention_days)
+    return RetentionDays(
+        events=settings.event_retention_days,
+        sums=settings.sums_retention_days,
+        audit=settings.audit_retention_days,
+        requests=settings.request_retention_days,
+        most_requests=int(settings.request_max_rows),
+    )
 
 
 async def _clean_up_for_ever(dependencies: Dependencies) -> None:

@@ -1,6 +1,6 @@
 """Deletes old records: events after 92 days by default, their hourly sums and the audit trail after 400 days, delivered
-messages after a week, dead ones with the events, traffic by the length of its steps, sessions of the console once they
-ended. Events that are not added to the hourly sums yet are kept until they are.
+messages after a week, dead ones with the events, traffic by the length of its steps, the list of requests after a week
+or by its size, sessions of the console once they ended. Events that are not added to the hourly sums yet are kept.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked. On PostgreSQL, events go by whole days.
 """
@@ -18,6 +18,7 @@ from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.events.upkeep import drop_days
 from control.edges.sql.group_rows import forget_deleted_groups
 from control.edges.sql.store import Store, WriteTx, in_batches
+from control.edges.sql.traffic.requests import delete_requests
 from control.edges.sql.traffic.rows import delete_steps, forget_senders
 from control.edges.sql.workspace_rows import all_workspaces
 from control.records.traffic import KEPT
@@ -34,11 +35,13 @@ ROWS_AT_ONCE = 2_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionDays:
-    """The days for which records are kept."""
+    """The days for which records are kept. `most_requests`: the rows that the list of requests may have."""
 
     events: float
     sums: float
     audit: float
+    requests: float = 7.0
+    most_requests: int = 1_000_000
 
 
 async def delete_old_records(store: Store, days: RetentionDays) -> int:
@@ -61,6 +64,7 @@ async def delete_old_records(store: Store, days: RetentionDays) -> int:
         for steps in KEPT:
             before_ms = now_ms - steps.kept_s * 1000
             deleted += await in_batches(store, partial(delete_steps, workspace_id=id, steps=steps, before_ms=before_ms))
+    deleted += await in_batches(store, partial(_delete_requests, days=days, now_ms=now_ms))
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
@@ -82,6 +86,10 @@ async def _delete_sums(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
 
 async def _delete_audited(tx: WriteTx, workspace_id: str, before_ms: int) -> int:
     return await delete_audit_events(tx, workspace_id, before_ms, ROWS_AT_ONCE)
+
+
+async def _delete_requests(tx: WriteTx, days: RetentionDays, now_ms: int) -> int:
+    return await delete_requests(tx, now_ms - int(days.requests * DAY_MS), days.most_requests, ROWS_AT_ONCE)
 
 
 async def _delete_deliveries(tx: WriteTx, status: str, before_ms: int) -> int:

@@ -32,6 +32,9 @@ class Settings:
     event_retention_days: float = 92.0
     usage_retention_days: float = 400.0
     audit_retention_days: float = 400.0
+    request_retention_days: float = 7.0
+    request_max_rows: float = 1_000_000
+    """Most rows of the list of requests, of all workspaces together."""
     deployment_log_max_lines: float = 100_000
     deployment_log_max_bytes: float = 67_108_864
     deployment_log_retention_days: float = 7.0
@@ -131,6 +134,8 @@ _NUMBERS = {
     "TOLLGATE_EVENT_RETENTION_DAYS": ("event_retention_days", 1),  # 0 looks like "for ever" but would delete everything
     "TOLLGATE_USAGE_RETENTION_DAYS": ("usage_retention_days", 1),
     "TOLLGATE_AUDIT_RETENTION_DAYS": ("audit_retention_days", 1),
+    "TOLLGATE_REQUEST_RETENTION_DAYS": ("request_retention_days", 0.01),
+    "TOLLGATE_REQUEST_MAX_ROWS": ("request_max_rows", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_LINES": ("deployment_log_max_lines", 1),
     "TOLLGATE_DEPLOYMENT_LOG_MAX_BYTES": ("deployment_log_max_bytes", 1),
     "TOLLGATE_DEPLOYMENT_LOG_RETENTION_DAYS": ("deployment_log_retention_days", 0.01),

@@ -1,4 +1,4 @@
-"""The parts of an answer to the caller, and the facts in the fields of an upstream's answer."""
+"""The parts of an answer to the caller, why a call failed, and facts in the fields of an upstream's answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,3 +36,28 @@ class Answered:
 
     See docs/reference/inference.md#errors.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RefusingLimit:
+    """The limit that refused a call. `group`: the id of the group that configures it; "" if it is the workspace's own.
+
+    `type`: as metrics name it, so of a spend limit SPEND, of a prepaid balance BALANCE, which has neither unit nor
+    threshold. `threshold`: of a spend limit its amount.
+    """
+
+    group: str
+    type: str
+    unit: str
+    threshold: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndCause:
+    """The cause of a call that was refused or broke off, as the table of refusals names it; the limit that refused it.
+
+    A report goes to the supervisor with it, as JSON.
+    """
+
+    name: str
+    limit: RefusingLimit | None = None

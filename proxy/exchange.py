@@ -14,6 +14,7 @@ from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
 from proxy.accounting.reservations import Taken
 from proxy.accounting.spend_taken import SpendTaken
+from proxy.answers import EndCause
 from proxy.capacity.call_load import Load
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.directory_values import Forwarding, Identified, Shape, SlugRoute
@@ -108,7 +109,7 @@ class RequestContext:
     ended: bool = False
     """The call was journaled as ended, and settled."""
     billed: Bill | None = None
-    """Set when the call has ended."""
+    """Set when the call has ended, if it was journaled: what its event says."""
     reported: Bill | None = None
     """Usage that the provider reported with an answer that came whole. For other answers, `reader` has it."""
     reader: AnswerReader | None = None
@@ -117,7 +118,7 @@ class RequestContext:
     """Part of an answer, not of an error, reached the caller or is about to."""
     status: int = 0
     """The status for metrics and logs. May be 499 or 504 although the head said 200."""
-    cause: str = ""
+    end_cause: EndCause | None = None
     upstream_s: float = 0.0
     """Time spent waiting for the upstream."""
     first_byte_s: float | None = None

@@ -14,7 +14,7 @@ from time import perf_counter, time_ns
 from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
-from proxy.answers import Answered
+from proxy.answers import Answered, EndCause
 from proxy.capacity.worker_capacity import Capacity
 from proxy.directory_values import Identified
 from proxy.errors import CallerGoneError
@@ -23,7 +23,7 @@ from proxy.http_rules.model_paths import ASYNC_ACTIONS, Action, ModelPath
 from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
 from proxy.records.messages import Incoming, Outgoing
-from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, render, row_of
+from proxy.refusals import BUG, EXHAUSTED, OutOfDescriptorsError, RefusalError, render, row_of
 from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
@@ -227,7 +227,7 @@ async def _written(record: UnwrittenRecord) -> None:
 def _mark(context: RequestContext, error: Exception) -> None:
     row = row_of(error)
     context.status = row.status
-    context.cause = row.cause
+    context.end_cause = EndCause(row.cause, error.limit if isinstance(error, RefusalError) else None)
 
 
 def _call_ended(context: RequestContext) -> CallEnded:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from proxy.answers import Answered, Headers
+from proxy.answers import Answered, Headers, RefusingLimit
 from proxy.errors import (
     CallerGoneError,
     CountersUnavailableError,
@@ -32,6 +32,8 @@ class RefusalError(Exception):
         super().__init__(message)
         self.message = message
         self.headers = headers
+        self.limit: RefusingLimit | None = None
+        """The limit that refuses the request. The caller is not told it: it may be another's group's."""
 
 
 class MalformedRequestError(RefusalError):

@@ -16,6 +16,7 @@ from policy.hosts import EgressRules, platform_hosts
 from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
+from proxy.accounting.request_samples import LEAST
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
@@ -82,6 +83,8 @@ class Settings:
     egress_ca_file: str | None
     metrics_max_entities: int
     metrics_max_slugs: int
+    request_max_per_s: int
+    """Most calls per workspace, second and machine in the list of requests."""
     metrics_token: str = field(repr=False)
     """Token with which the admin port shows all workspaces' series to other machines too. Empty: there is none."""
     capacity: CapacityLimits
@@ -134,6 +137,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         egress_ca_file=read.text("TOLLGATE_EGRESS_CA_FILE", "") or None,
         metrics_max_entities=read.count("TOLLGATE_METRICS_MAX_ENTITIES", 10_000),
         metrics_max_slugs=read.count("TOLLGATE_METRICS_MAX_SLUGS", 10_000),
+        request_max_per_s=read.parsed("TOLLGATE_REQUEST_MAX_PER_S", _request_max_per_s, "100"),
         metrics_token=read.parsed("TOLLGATE_METRICS_TOKEN", access_token) if read.has("TOLLGATE_METRICS_TOKEN") else "",
         capacity=_capacity(read),
         cors=read.parsed("TOLLGATE_CORS_ORIGINS", parse_cors_origins, ""),
@@ -230,6 +234,14 @@ def _capacity(read: Environment) -> CapacityLimits:
     if limits.max_held_bytes < read.count("TOLLGATE_MAX_BODY_BYTES", MAX_BODY_BYTES):
         raise SettingsError("TOLLGATE_MAX_HELD_BYTES: expected at least TOLLGATE_MAX_BODY_BYTES")
     return limits
+
+
+def _request_max_per_s(text: str) -> int:
+    expected = f"a whole number from {LEAST} to 10000"
+    value = int(number(int, text, expected))
+    if not LEAST <= value <= 10_000:
+        raise ValueError(f"expected {expected}")
+    return value
 
 
 def _not_negative(text: str) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from policy.billing import Tokens
+from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.accounting.reservations import ADMITTED
 from proxy.capacity.worker_capacity import Capacity
@@ -49,7 +50,7 @@ async def ours(entities: int) -> None:
     labels = [
         CallLabels(method="", path="", workspace_id="ws", external_entity_id=name, slug="acme/a") for name in names
     ]
-    tokens = Tokens(input=100, output=50, cached_input=20)
+    bill = Bill(Tokens(input=100, output=50, cached_input=20))
     started_s = time.process_time()
     for number in range(CALLS):
         load = capacity.enter()
@@ -58,8 +59,9 @@ async def ours(entities: int) -> None:
         meters.redis_round_trip(0.0003)
         meters.finished(
             RequestReport(
-                labels=labels[number % entities], ended_at_ms=0, request_id="", status=200, cause="", request_bytes=0,
-                response_bytes=0, tokens=tokens, duration_s=0.03, ours_s=0.0002, upstream_s=0.0298, first_byte_s=0.02,
+                labels=labels[number % entities], ended_at_ms=0, request_id="", status=200, end_cause=None,
+                request_bytes=0, response_bytes=0, bill=bill, event_key="", duration_s=0.03, ours_s=0.0002,
+                upstream_s=0.0298, first_byte_s=0.02,
             )
         )  # fmt: skip
         load.leave()

@@ -1,4 +1,4 @@
-"""The steps that traffic is kept in: four lengths, all written at once. Values only.
+"""The steps that traffic is kept in: four lengths, all written at once; what is read of the list of requests.
 
 Minutes are kept for two days, hours for 31, and as long the steps that the charts of a day and a month show.
 
@@ -41,3 +41,21 @@ class StepRange:
     @property
     def end_ms(self) -> int:
         return self.first_ms + self.count * self.steps.length_ms
+
+
+RequestPosition = tuple[int, int]
+"""(timestamp, id) of a row of the list of requests: where a page ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFilter:
+    """The selection of rows of the list of requests; None for no filter. `statuses`: the least and the greatest."""
+
+    workspace_id: str
+    request_id: str | None = None
+    external_entity_id: str | None = None
+    api_key_prefix: str | None = None
+    slug: str | None = None
+    statuses: tuple[int, int] | None = None
+    start_ms: int | None = None
+    end_ms: int | None = None

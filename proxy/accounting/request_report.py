@@ -3,7 +3,11 @@
 from dataclasses import dataclass, field
 
 from policy.billing import NO_DETAILS, Details, Tokens
+from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
+from proxy.answers import EndCause
+
+MAX_PATH_CHARS = 256
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -24,11 +28,16 @@ class CallLabels:
     """The model's id in a direct call; then there is no slug."""
     counted: tuple[str, str, str] = field(init=False)
     """The labels of metrics: workspace, external entity, and slug or model."""
+    shown_path: str = field(init=False)
+    """The path as logs and lists show it: bounded, in printable ASCII."""
     encoded: bytes = field(init=False, default=b"")
     """The members of a log line, as JSON. The access log sets it with the first line."""
 
     def __post_init__(self) -> None:
         self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
+        path = self.path[:MAX_PATH_CHARS]
+        is_plain = path.isascii() and path.isprintable()
+        self.shown_path = path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,19 +51,36 @@ class RequestReport:
     ended_at_ms: int
     request_id: str
     status: int
-    cause: str
+    end_cause: EndCause | None
     request_bytes: int
     response_bytes: int
-    tokens: Tokens | None
+    bill: Bill | None
+    """None unless the call was journaled."""
+    event_key: str | None
+    """The key of the billing event, which has the bill."""
     duration_s: float
     ours_s: float
     """The gateway's share of the duration: without waiting for the upstream or the caller."""
     upstream_s: float
     first_byte_s: float | None
-    details: Details = NO_DETAILS
     is_count: bool = False
     """The call counts tokens; it does not cost the price per call."""
     prices: SlugPrices | None = None
     trace_id: str = ""
     """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """The tokens that are billed."""
+        return None if self.bill is None else self.bill.tokens
+
+    @property
+    def details(self) -> Details:
+        """Further figures that are billed."""
+        return NO_DETAILS if self.bill is None else self.bill.details
+
+    @property
+    def cause(self) -> str:
+        """The name of the cause."""
+        return "" if self.end_cause is None else self.end_cause.name

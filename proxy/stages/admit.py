@@ -134,7 +134,7 @@ class Admit:
             if answer.leaves_no_room:
                 place = (identified.workspace.id, answer.bound.counting_group, plan.slug)
                 self._meters.limit_reached(ReachedLimit(*place, limit.type.value, limit.unit.value))
-            raise limit_refusal(plan, answer)
+            raise limit_refusal(plan, answer, identified.workspace.id)
         self._meters.limit_decision(ADMITTED)
         if reserved is not None:  # its lines are set
             event_key = reserved.event_key

@@ -195,7 +195,7 @@ class AsyncRequests:
         if isinstance(answer, LimitHit):
             limit = answer.bound.limit
             meters.limit_decision(("refused", limit.type.value, limit.unit.value))
-            raise limit_refusal(plan, answer)
+            raise limit_refusal(plan, answer, context.workspace_id)
         meters.limit_decision(ADMITTED)
         return answer
 

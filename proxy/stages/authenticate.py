@@ -11,7 +11,7 @@ from policy.credentials import credentials_in, digest_of, prefix_of, unregistrab
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
 from proxy.parts import Directory
-from proxy.records.head_facts import HeadFacts, Purpose
+from proxy.records.head_facts import HeadFacts
 from proxy.records.messages import Incoming
 from proxy.refusals import (
     AmbiguousCredentialError,
@@ -40,14 +40,14 @@ class Authenticate:
             holder = self._directory.key_holder(digests[0])
             if holder is None:
                 return None
-            identified = _identified(facts.purpose, holder)
+            identified = _identified(context, holder)
             if facts.repeats:
                 self._directory.keep_caller(facts, identified)
             return identified
         if not digests:
             raise NoCredentialError
         holders = self._key_holders(digests)
-        return _identified(facts.purpose, _only(holders)) if holders else None
+        return _identified(context, _only(holders)) if holders else None
 
     async def confirmed(self, context: RequestContext) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
@@ -59,7 +59,7 @@ class Authenticate:
         holders = self._key_holders(map(digest_of, credentials))
         if not holders:
             raise BadCredentialError
-        return _identified(context.facts.purpose, _only(holders))
+        return _identified(context, _only(holders))
 
     def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""
@@ -78,11 +78,11 @@ def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
     return holders[0]
 
 
-def _identified(purpose: Purpose, holder: KeyHolder) -> Identified:
-    """The caller, unless it may not use this path or its workspace may not call."""
-    identified = holder.identified
+def _identified(context: RequestContext, holder: KeyHolder) -> Identified:
+    """The caller, unless it may not use this path or its workspace may not call. Reports name it even then."""
+    context.identified = identified = holder.identified
     key = holder.key
-    if identified is None or key.kind not in purpose.users:
+    if identified is None or key.kind not in context.facts.purpose.users:
         raise BadCredentialError
     if not identified.workspace.onboarded:
         raise NotOnboardedError

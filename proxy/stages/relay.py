@@ -15,7 +15,7 @@ from proxy.accounting.cost_bounds.bounded_counter import BoundedCounter
 from proxy.accounting.metering import AnswerReader, Bill, UnreadAnswer, bill_so_far
 from proxy.accounting.recovery import ORPHAN_STATUS, progress_record
 from proxy.answer_head import begin
-from proxy.answers import Answered
+from proxy.answers import Answered, EndCause
 from proxy.dialects.failures import is_empty_failure
 from proxy.dialects.finish import HELD_S
 from proxy.error_bodies import MAX_ERROR_BYTES, read_error
@@ -36,7 +36,7 @@ BAD_GATEWAY = 502
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 """The content type of a translated answer, whatever the target's label."""
-FAILED = "error_in_answer"
+FAILED = EndCause("error_in_answer")
 """The cause in metrics and access log if an upstream reported an error under a 2xx."""
 SLICE_BYTES = 8_192
 """Bytes of a stream to read before other requests get the event loop: they may hold thousands of frames."""
@@ -180,7 +180,7 @@ class Relay:
 
     def _failed(self, context: RequestContext, answering: Answering, head: Answered) -> Answered:
         """An error under a 2xx. The caller gets an error if no head was sent; metrics and log always do."""
-        context.cause = FAILED
+        context.end_cause = FAILED
         final = _without_secrets(
             answering, head.final if context.outgoing.has_started else head.final[:MAX_ERROR_BYTES]
         )

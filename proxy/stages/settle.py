@@ -9,7 +9,7 @@ import logging
 from itertools import islice
 from time import perf_counter, time_ns
 
-from policy.billing import FIRST_ERROR_STATUS, NO_DETAILS, REPORTED, event_details, event_end
+from policy.billing import FIRST_ERROR_STATUS, REPORTED, event_details, event_end
 from policy.limits.kinds import LimitType
 from policy.prices import amount_text
 from policy.spend.spend_hash import amount_of_picos
@@ -66,7 +66,6 @@ class Settle:
             return None
         context.ended = True
         bill = context.reported or self._bill(context, admitted)
-        context.billed = bill
         tokens = bill.tokens
         reservations = admitted.take.reservations
         counters = self._counters
@@ -76,6 +75,7 @@ class Settle:
         pending_record = None
         try:
             if context.journaled is not None:
+                context.billed = bill
                 status = context.status if context.dispatched else _status_of_unsent(context)
                 details = event_details(bill.details, bill.source, is_count=context.facts.purpose is _COUNT)
                 end = event_end(time_ns() // 1_000_000, status, tokens, details)
@@ -137,7 +137,7 @@ class Settle:
         outgoing = context.outgoing
         shape = context.shape
         route = context.route
-        bill = context.billed if context.journaled is not None else None
+        bill = context.billed
         labels = None if shape is None else shape.labels
         duration_s = perf_counter() - incoming.received_at
         upstream_s = context.upstream_s
@@ -147,15 +147,15 @@ class Settle:
             ended_at_ms=time_ns() // 1_000_000,
             request_id=context.request_id,
             status=context.status,
-            cause=context.cause,
+            end_cause=context.end_cause,
             request_bytes=context.request_bytes if context.upload is None else context.upload.received_bytes,
             response_bytes=outgoing.sent_bytes,
-            tokens=None if bill is None else bill.tokens,
+            bill=bill,
+            event_key=None if bill is None else context.admitted.event_key,  # type: ignore[union-attr]
             duration_s=duration_s,
             ours_s=ours_s if ours_s > 0.0 else 0.0,
             upstream_s=upstream_s,
             first_byte_s=context.first_byte_s,
-            details=NO_DETAILS if bill is None else bill.details,
             is_count=context.facts.purpose is _COUNT,
             prices=None if route is None else route.prices,
         )

@@ -144,7 +144,7 @@ class AdmitSpend:
         least_picos = bound.least_picos
         for each in spend.bounds:
             if each.limit.enforcement is _HARD and least_picos > picos_of_amount(each.limit.amount):
-                raise above_limit_refusal(least_picos, each.limit)
+                raise above_limit_refusal(least_picos, each)
         return _Amount(bound.whole_picos, least_picos, bound)
 
     def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:

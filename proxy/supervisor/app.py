@@ -43,12 +43,13 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.dead_holders import DeadHolders
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.redis.supervisor.worker_places import WorkerPlaces
-from proxy.edges.replicas.supervisor.control_reports import MACHINES, TRAFFIC, ControlReports
+from proxy.edges.replicas.supervisor.control_reports import MACHINES, REQUESTS, TRAFFIC, ControlReports
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.clock_steps import RedisClockSteps
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.metrics_keys import MetricsKeys
+from proxy.edges.telemetry.supervisor.request_reports import RequestReports
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
 from proxy.edges.telemetry.supervisor.traffic_reports import TrafficReports
 from proxy.edges.upstream.client import HttpUpstream, PoolLimits
@@ -122,14 +123,15 @@ class Supervisor:
             await stack.enter_async_context(running(*self._deployments.services))
             services += services_of(self._settings.secret_keys)
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
-            await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run))
+            await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run, self._requests.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
             await self._drain(slots)
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
-            last_reports = (self._deployments.finish(within_s), self._traffic.finish(within_s))
+            figures = (self._traffic.finish(within_s), self._requests.finish(within_s))
+            last_reports = (self._deployments.finish(within_s), *figures)
             if (await asyncio.gather(shipped, *last_reports))[0]:
                 await self._machine.finish(within_s)
             else:
@@ -155,10 +157,7 @@ class Supervisor:
         watched = WatchedReplica(self._replica, self._models)
         self._refresher = Refresher(watched, feed, interval_s, self._started_over)
         self._open_deployments(stack)
-        self._traffic = TrafficReports(
-            ControlReports(self._settings.control_url, self._settings.internal_token, TRAFFIC)
-        )
-        stack.push_async_callback(self._traffic.close)
+        self._open_call_reports(stack)
         if not await self._models.load(self._settings.replica_path):
             await self._check_replica()
         self._hints = HintSubscriber(self._settings.redis_url, self._refresher.hint)
@@ -171,6 +170,14 @@ class Supervisor:
         await self._serve_admin(stack, admin)
         bind = self._bind
         log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
+
+    def _open_call_reports(self, stack: contextlib.AsyncExitStack) -> None:
+        settings = self._settings
+        self._traffic = TrafficReports(ControlReports(settings.control_url, settings.internal_token, TRAFFIC))
+        stack.push_async_callback(self._traffic.close)
+        listing = ControlReports(settings.control_url, settings.internal_token, REQUESTS)
+        self._requests = RequestReports(listing, settings.request_max_per_s)
+        stack.push_async_callback(self._requests.close)
 
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
         environ = self._environ
@@ -402,6 +409,8 @@ class Supervisor:
     def _counted(self, slot: int, counts: Message) -> None:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
+        if "requests" in counts:
+            self._requests.add(counts["requests"])
         self._clock_steps.add(slot, counts["clock_steps"])
 
     def _worker_died(self, slot: int, incarnation: str) -> None:

@@ -28,6 +28,7 @@ from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.edges.upstream.egress import Egress
@@ -116,7 +117,7 @@ async def _parts(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[Parts, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
-    meters = WorkerMetrics(link, _access_log(stack).write)
+    meters = WorkerMetrics(link, _access_log(stack).write, ListedCalls(settings.request_max_per_s))
     link.flush = meters.flush
     stack.callback(meters.close)
     journal = _call_journal(settings, launch.incarnation, stack)

@@ -680,3 +680,39 @@ def test_groups_are_named_by_either_flag_and_either_id(api: FakeApi, flag: str, 
     done("usage", "report", "--since", "today", flag, name)
     assert api.requests[-1][3]["external_entity_id"] == expected
     assert f"{expected!r} has no calls" in run("usage", "statement", "--month", "2026-10", flag, name).stderr
+
+
+def test_requests_are_listed_with_their_reason(api: FakeApi) -> None:
+    limit = {"group_id": "grp_1", "type": "REQUEST", "unit": "MINUTE", "threshold": 100}
+    refusal = {
+        "request_id": "r-1",
+        "timestamp": "2026-11-24T00:00:00.000Z",
+        "external_entity_id": "customer-42",
+        "api_key_prefix": "tg_abc",
+        "slug": "acme/chat",
+        "path": "/v1/chat/completions",
+        "status": 429,
+        "error_code": "RATE_LIMITED",
+        "limit": limit,
+        "time_to_first_byte_ms": None,
+        "duration_ms": 1.4,
+        "tokens": None,
+        "cost": None,
+        "event_key": None,
+        "weight": 12,
+    }
+    tokens = {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 0}
+    success = refusal | {"status": 200, "error_code": None, "limit": None, "weight": 1, "tokens": tokens}
+    success["cost"] = {"amount": "0.00021", "currency": "EUR"}
+    api.answers["GET /v1/gateway/requests"] = page(refusal, success, cursor="next") | {"sampled": True}
+    result = run(
+        "requests", "list", "--request-id", "r-1", "--entity", "customer-42", "--status", "4xx", "--limit", "2"
+    )
+    assert result.exit_code == 0, result.output
+    assert "RATE_LIMITED: 100 REQUEST MINUTE" in result.stdout
+    assert "0.00021 EUR" in result.stdout
+    assert "20 + 10" in result.stdout
+    assert "Some stand for several calls" in result.stderr
+    assert "There are more" in result.stderr
+    filters = {"request_id": "r-1", "external_entity_id": "customer-42", "status": "4xx", "limit": 2}
+    assert api.requests == [("GET", "/v1/gateway/requests", None, filters)]

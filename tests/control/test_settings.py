@@ -35,6 +35,8 @@ def test_hourly_sums_are_kept_as_long_as_their_events() -> None:
         ("TOLLGATE_EVENT_RETENTION_DAYS", "-5"),
         ("TOLLGATE_EVENT_RETENTION_DAYS", "forever"),
         ("TOLLGATE_USAGE_RETENTION_DAYS", "0"),
+        ("TOLLGATE_REQUEST_RETENTION_DAYS", "0"),
+        ("TOLLGATE_REQUEST_MAX_ROWS", "0"),
         ("TOLLGATE_EVENT_HOLDBACK_S", "nan"),
         ("TOLLGATE_EVENT_HOLDBACK_S", "inf"),
         ("TOLLGATE_WEBHOOK_POLL_INTERVAL_S", "0"),

@@ -13,6 +13,7 @@ from policy.hosts import EgressRules, HostRuleError, check_base_url
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
+from proxy.answers import EndCause, RefusingLimit
 from proxy.async_requests.queues import ParkedRequestError, QueueFullError, QueueUnavailableError
 from proxy.async_requests.requests import Cancellation, DeploymentRef, RetryRules
 from proxy.edges.telemetry.async_counts import AsyncCounts
@@ -570,6 +571,7 @@ async def test_submissions_of_a_workspace_are_limited_together(few: AsyncRig) ->
     assert outgoing.header("retry-after") == "61", "60 001 ms, rounded up"
     assert len(few.queue.accepted) == 2
     assert few.meters.decisions[-2:] == [("admitted", "", ""), ("refused", "REQUEST", "MINUTE")]
+    assert few.meters.calls[-1].end_cause == EndCause("limit", RefusingLimit("", "REQUEST", "MINUTE", "2"))
     id = next(iter(few.queue.accepted))
     assert (await few.serve(about(id))).status == 200, "status has a limit of its own"
 

@@ -18,6 +18,7 @@ from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import SpendBook
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, spent_field
 from proxy.accounting.recovery import Ledger, join_events
+from proxy.answers import EndCause, RefusingLimit
 from tests.fakes.directory import SLUG
 from tests.fakes.path import PathRig, now_ms
 from tests.fakes.spend import FakeSpend, LaterSpend
@@ -152,6 +153,7 @@ async def test_balance_refuses_what_spend_limits_admit(limit: SpendLimit) -> Non
     rig = new_rig(limit)
     draw(rig)
     assert (await rig.serve(asking())).json["error_code"] == "BALANCE_EXHAUSTED"
+    assert rig.meters.calls[-1].end_cause == EndCause("balance", RefusingLimit("g0", "BALANCE", "", ""))
     assert set(book(rig).reserved.values()) <= {0}
 
 

@@ -18,6 +18,7 @@ from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import SpendBook
 from policy.spend.spend_hash import LIMB, UNITS_PER_PICO, amount_of_picos, spent_field
 from proxy.accounting.slug_prices import SlugPrices
+from proxy.answers import EndCause, RefusingLimit
 from tests.fakes.directory import SLUG
 from tests.fakes.path import PathRig, now_ms
 from tests.fakes.spend import FakeSpend, LaterSpend
@@ -237,6 +238,8 @@ async def test_call_that_no_window_could_hold_is_a_400() -> None:
     cost = amount_text(amount_of_picos(most_picos(incoming, 16)))
     assert f"up to {cost} EUR" in outgoing.json["error"]
     assert "a spend limit is 0.01 EUR per MONTH" in outgoing.json["error"]
+    limit = RefusingLimit("g1", "SPEND", "MONTH", "0.01")
+    assert rig.meters.calls[-1].end_cause == EndCause("above_spend_limit", limit)
     assert not rig.spend.takes
     rig.check_settled()
 

@@ -19,6 +19,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import WorkspaceRow
 from policy.token_estimate import AUDIO_TOKENS, DOCUMENT_TOKENS, IMAGE_TOKENS
+from proxy.answers import EndCause, RefusingLimit
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.edges.process.replica_requests import WaitingTimes
 from proxy.errors import UpstreamCutError, UpstreamResetError, UpstreamTimeoutError, UpstreamUnreachableError
@@ -445,6 +446,8 @@ async def test_suspended_workspace_is_a_402_and_one_not_onboarded_a_403(
 ) -> None:
     rig.directory.workspaces["w1"] = workspace
     assert (await rig.serve(asking())).status == status
+    labels = rig.meters.calls[-1].labels
+    assert (labels.workspace_id, labels.group_id) == ("w1", "g1"), "the key is known"
 
 
 @pytest.mark.parametrize(
@@ -598,6 +601,8 @@ async def test_429_names_its_limit_and_consumes_nothing(rig: PathRig) -> None:
     assert second.header("x-ratelimit-remaining-requests") == "0"
     assert len(rig.upstream.calls) == len(rig.journal.opened) == 1
     assert rig.meters.decisions == [("admitted", "", ""), ("refused", "REQUEST", "MINUTE")]
+    causes = [call.end_cause for call in rig.meters.calls]
+    assert causes == [None, EndCause("limit", RefusingLimit("g1", "REQUEST", "MINUTE", "1"))]
 
 
 async def test_429_for_a_reservation_has_a_short_retry_after(rig: PathRig) -> None:
@@ -686,6 +691,8 @@ async def test_model_api_tier_limits_calls_besides_the_group(rig: PathRig) -> No
     rig.upstream.will(*(answer(completion()) for _ in range(15)))
     statuses = [(await rig.serve(asking())).status for _ in range(16)]
     assert statuses == [200] * 15 + [429]
+    cause = EndCause("limit", RefusingLimit("", "REQUEST", "MINUTE", "15"))
+    assert rig.meters.calls[-1].end_cause == cause, "the limit is no group's"
 
 
 # Upstream failures: status, and what is billed.

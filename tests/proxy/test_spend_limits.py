@@ -14,6 +14,7 @@ from policy.spend.limits import SpendLimit
 from policy.spend.spend_book import SpendBook
 from policy.spend.spend_hash import LIMB, spent_field
 from proxy.accounting.reservations import LimitHit, Taken
+from proxy.answers import EndCause, RefusingLimit
 from proxy.errors import CountersUnavailableError, UpstreamUnreachableError
 from tests.fakes.counters import FakeCounters, LaterCounters
 from tests.fakes.directory import SLUG
@@ -111,6 +112,7 @@ async def test_spent_amount_refuses_until_the_day_ends() -> None:
     assert abs(int(outgoing.header("retry-after") or 0) - left_s) < 60
     assert requests(rig) == 0, "what limits took is returned"
     assert rig.meters.decisions == [("refused", "SPEND", "DAY")]
+    assert rig.meters.calls[-1].end_cause == EndCause("spend_limit", RefusingLimit("g1", "SPEND", "DAY", "1.00"))
     assert not rig.journal.opened
     rig.check_settled()
 

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 from policy.billing import Tokens
+from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.answers import EndCause, RefusingLimit
 from proxy.edges.telemetry.access_log import lines_of
 from runtime.log_schema import log_line
 
@@ -47,10 +49,11 @@ def members_of_an_access_log_line() -> set[str]:
         ended_at_ms=1,
         request_id="r",
         status=200,
-        cause="cause",
+        end_cause=EndCause("cause", RefusingLimit("g", "REQUEST", "DAY", "1")),
         request_bytes=1,
         response_bytes=1,
-        tokens=Tokens(input=1, output=1, cached_input=1),
+        bill=Bill(Tokens(input=1, output=1, cached_input=1)),
+        event_key="e",
         duration_s=1.0,
         ours_s=1.0,
         upstream_s=1.0,

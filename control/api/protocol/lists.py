@@ -91,15 +91,15 @@ async def list_page(request: ApiRequest, listing: Listing[R]) -> Encoded:
     return _encoded(listing.names, items, pagination)
 
 
-def encoded_page(items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel) -> Encoded:
+def encoded_page(items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel | bool) -> Encoded:
     return _encoded(("items",), items, pagination, **more)
 
 
 def _encoded(
-    names: Sequence[str], items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel
+    names: Sequence[str], items: Sequence[Pieces], pagination: PaginationResponseV1, **more: BaseModel | bool
 ) -> Encoded:
     lists = {name: Array(items) for name in names}
-    rest = {name: value.model_dump() for name, value in more.items()}
+    rest = {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in more.items()}
     return Encoded(encode_object({**lists, "pagination": pagination.model_dump(), **rest}))
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal_column, select, update
 
+from control.edges.sql.events.rows import events_by_key
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import events, webhook_deliveries, webhooks
+from control.edges.sql.tables import webhook_deliveries, webhooks
 from control.records.webhooks import PENDING, DeliveryRecord, Receiver, WebhookRecord
 
 # Literals, not parameters: otherwise the planner does not use the partial indexes.
@@ -196,12 +197,7 @@ async def update_delivery(tx: WriteTx, delivery_id: str, values: Mapping[str, An
 async def load_delivery_events(conn: Connection, deliveries: Sequence[DeliveryRecord]) -> dict[str, Any]:
     """The events of these deliveries by idempotency key, as far as they are still stored."""
     keys = {key for delivery in deliveries for key in orjson.loads(delivery.event_keys)}
-    if not keys:
-        return {}
-    # The bounds tell PostgreSQL which partitions it needs before it looks at the keys.
-    key = events.c.idempotency_key
-    query = select(events).where(one_of(key, keys), key >= min(keys), key <= max(keys))
-    return {row.idempotency_key: row for row in await conn.execute(query)}
+    return await events_by_key(conn, keys)
 
 
 async def oldest_deliveries(conn: Connection) -> dict[str, int]:

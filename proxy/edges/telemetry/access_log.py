@@ -10,14 +10,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 import orjson
 
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.answers import EndCause
 
 CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"
-MAX_PATH_CHARS = 256
 COLLECT_S = 0.05
 """Seconds for which lines are collected for one write."""
 _LINE = (
@@ -99,10 +100,10 @@ def lines_of(calls: Iterable[RequestReport]) -> bytes:
             text_second = second
             text = _timestamp(second)
         more = b"" if call.first_byte_s is None else b',"first_byte_ms":%.3f' % (call.first_byte_s * 1e3)
-        if call.tokens is not None:
-            more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.tokens
-        if call.cause:
-            more += b',"cause":%b' % orjson.dumps(call.cause)
+        if call.bill is not None:
+            more += b',"input_tokens":%d,"output_tokens":%d,"cached_input_tokens":%d' % call.bill.tokens
+        if call.end_cause is not None:
+            more += _of_cause(call.end_cause)
         if call.trace_id:
             more += b',"trace_id":"%b","span_id":"%b"' % (call.trace_id.encode(), call.span_id.encode())
         line = _LINE % (
@@ -123,11 +124,18 @@ def lines_of(calls: Iterable[RequestReport]) -> bytes:
     return b"".join(lines)
 
 
+def _of_cause(cause: EndCause) -> bytes:
+    """The cause, and what is known of the limit that refused the call."""
+    members = {"cause": cause.name}
+    if cause.limit is not None:
+        members |= {f"limit_{name}": value for name, value in asdict(cause.limit).items() if value}
+    return b"," + orjson.dumps(members)[1:-1]
+
+
 def _encoded(labels: CallLabels) -> bytes:
     """The method, and other members that are known, each with a comma behind it."""
-    path = labels.path[:MAX_PATH_CHARS]
     members = {
-        "path": path if path.isascii() else path.encode("ascii", "backslashreplace").decode(),
+        "path": labels.shown_path,
         "workspace": labels.workspace_id,
         "key_prefix": labels.key_prefix,
         "group": labels.group_id,

@@ -17,6 +17,7 @@ from proxy.accounting.reservations import LimitDecision
 from proxy.accounting.slug_prices import Tariff
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
+from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.spend_counts import add_parts, no_sums, spend_of
 
 FLUSH_AFTER_S = 0.1
@@ -61,14 +62,21 @@ class WorkerMetrics:
     """Counts what happens in one worker. Calls are queued, and counted and logged several at a time. Every
     `FLUSH_AFTER_S` a timer sends the counts, if there are any."""
 
-    def __init__(self, sink: CountsSink, log_calls: Callable[[Sequence[RequestReport]], None] | None = None) -> None:
-        """`log_calls`: writes the access log. None in a process that serves no calls."""
+    def __init__(
+        self,
+        sink: CountsSink,
+        log_calls: Callable[[Sequence[RequestReport]], None] | None = None,
+        listed: ListedCalls | None = None,
+    ) -> None:
+        """`log_calls`: writes the access log; `listed`: makes rows of the list of requests. None in a process that
+        serves no calls."""
         self.async_requests = AsyncCounts()
         """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
         """Returns what to send of traces; None while they are off."""
         self._sink = sink
         self._log_calls = log_calls
+        self._listed = listed
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
@@ -132,22 +140,26 @@ class WorkerMetrics:
         """Count a limit check that was decided without Redis, as TOLLGATE_LIMITS_ON_REDIS_LOSS allows."""
         self._decided_alone += 1
 
-    def flush(self) -> None:
+    def flush(self, *, is_last: bool = False) -> None:
         """Send what was counted since the last flush, unless the channel is congested."""
         self._count()
         if not self._sink.congested:
-            self._sink.counted(self._take_counts())
+            counts = self._take_counts()
+            if self._listed is not None:
+                counts["requests"] = self._listed.drain(to_the_end=is_last)
+            self._sink.counted(counts)
 
     def close(self) -> None:
         """Stop the timer and send the last counts."""
         self._timer.cancel()
-        self.flush()
+        self.flush(is_last=True)
 
     def _flush_if_changed(self) -> None:
         self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
         self._count()
         counted = self._calls or self._decisions or self._decided_alone or self._histograms["redis"].sum
-        if counted or self.async_requests or self._in_flight() != self._in_flight_sent:
+        is_due = self._listed is not None and self._listed.is_due
+        if counted or is_due or self.async_requests or self._in_flight() != self._in_flight_sent:
             self.flush()
 
     def _in_flight(self) -> int:
@@ -164,27 +176,29 @@ class WorkerMetrics:
             self._count_calls(ended)
             if self._log_calls is not None:
                 self._log_calls(ended)
+            if self._listed is not None:
+                self._listed.add(ended)
 
     def _count_calls(self, ended: list[RequestReport]) -> None:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
-            tokens = call.tokens
+            bill = call.bill
             prices = call.prices
             tariff = None
-            if prices is not None and tokens is not None:
-                tariff = prices.tariff(call.ended_at_ms, call.details.service_tier, tokens.input)
+            if prices is not None and bill is not None:
+                tariff = prices.tariff(call.ended_at_ms, bill.details.service_tier, bill.tokens.input)
             row = calls.get((call.labels.counted, call.status, tariff))
             sums, first_bytes = row if row is not None else self._uncounted(call, tariff)
             sums[0] += 1
-            if tokens is not None:
-                inputs, outputs, cached_inputs = tokens
+            if bill is not None:
+                inputs, outputs, cached_inputs = bill.tokens
                 sums[1] += inputs - cached_inputs
                 sums[2] += cached_inputs
                 sums[3] += outputs
                 sums[4] += 1
                 if tariff is not None:
-                    add_parts(sums, call)
+                    add_parts(sums, bill, is_count=call.is_count)
             if (first_byte_s := call.first_byte_s) is not None:
                 first_bytes[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
         histograms["duration"].observe([call.duration_s for call in ended])

@@ -9,7 +9,7 @@ from typing import Any
 
 from policy.billing import FIRST_ERROR_STATUS, NO_DETAILS, Details
 from policy.prices import CostFigures, cost_figures
-from proxy.accounting.request_report import RequestReport
+from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import Tariff
 
 _priced_figures = attrgetter(*(name for name in CostFigures._fields if name in Details._fields))
@@ -23,13 +23,13 @@ def no_sums() -> list[int]:
     return [0] * (_PARTS + len(CostFigures._fields[4:]))
 
 
-def add_parts(sums: list[int], call: RequestReport) -> None:
+def add_parts(sums: list[int], bill: Bill, *, is_count: bool) -> None:
     """Add what few calls have beside tokens."""
-    details = call.details
-    if call.is_count:
+    details = bill.details
+    if is_count:
         sums[_PARTS - 1] += 1
-    if details is not NO_DETAILS and any(_priced_figures(details)) and call.tokens is not None:
-        parts = cost_figures(call.tokens, details)[4:]
+    if details is not NO_DETAILS and any(_priced_figures(details)):
+        parts = cost_figures(bill.tokens, details)[4:]
         sums[_PARTS:] = map(add, sums[_PARTS:], parts)
 
 

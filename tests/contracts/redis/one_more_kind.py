@@ -70,7 +70,7 @@ async def through_redis(url: str, plan: Plan) -> None:
         hit = await counters.take(plan, ESTIMATE)
         assert isinstance(hit, LimitHit)
         assert 3_500_000 < hit.retry_after_ms <= 3_600_001
-        assert f"50 {TYPE} per {UNIT}" in limit_refusal(plan, hit).message
+        assert f"50 {TYPE} per {UNIT}" in limit_refusal(plan, hit, "ws").message
     finally:
         await counters.close()
     kind = hit.bound.limit.type, hit.bound.limit.unit

@@ -44,6 +44,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.spend.scripts import SpendScripts
 from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
 from proxy.parts import DispatchSettings, Parts
@@ -164,7 +165,7 @@ class CannedWorker:
         access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
         access_log.start()
         stack.callback(access_log.close)
-        self.meters = WorkerMetrics(NoSupervisor(), access_log.write)
+        self.meters = WorkerMetrics(NoSupervisor(), access_log.write, ListedCalls(100))
         stack.callback(self.meters.close)
         self.journal_directory = scratch / "journal"
         self.journal = JournalWriter(self.journal_directory, "w1")

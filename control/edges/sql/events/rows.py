@@ -5,7 +5,7 @@ the ranges' first rows. No query counts rows or uses OFFSET. On PostgreSQL a ran
 time needs, the earliest first (`partitions.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from typing import Any
@@ -14,8 +14,9 @@ from sqlalchemy import FromClause, Select, and_, column, select, text
 from sqlalchemy import values as value_rows
 
 from control.edges.sql.events.partitions import PartitionedWindow, partitions_of, parts_of
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import Id
+from control.edges.sql.tables import Id, events
 from control.records.events import PLAIN_FIELDS, EventPosition, EventWindow, ShownEvent
 
 _WIDTHS = (1, 4, 32)
@@ -137,6 +138,16 @@ def _next_entities(table: FromClause, workspace_id: str, front: list[Range]) -> 
     )
     first = select(table.c.external_entity_id).where(beyond).order_by(table.c.external_entity_id).limit(1)
     return select(pairs.c.key, first.correlate(pairs).scalar_subquery().label("entity"))
+
+
+async def events_by_key(conn: Connection, keys: Collection[str]) -> dict[str, Any]:
+    """The events with these idempotency keys, as far as they are stored."""
+    if not keys:
+        return {}
+    # The bounds tell PostgreSQL which partitions it needs before it looks at the keys.
+    key = events.c.idempotency_key
+    query = select(events).where(one_of(key, keys), key >= min(keys), key <= max(keys))
+    return {row.idempotency_key: row for row in await conn.execute(query)}
 
 
 async def delete_events_before(tx: WriteTx, workspace_id: str, before_ms: int, limit: int) -> int:

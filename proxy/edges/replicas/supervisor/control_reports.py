@@ -1,5 +1,5 @@
 """Posts this machine's reports to control: `POST /internal/v1/deployments/{loads,wake,logs}`, `/internal/v1/traffic`,
-`/internal/v1/machines`.
+`/internal/v1/requests`, `/internal/v1/machines`.
 
 A return means that control has taken it. One outage of control is logged once, however many reports fail meanwhile.
 Errors never carry the token.
@@ -40,6 +40,7 @@ DEPLOYMENTS = Topic(
     "/internal/v1/deployments/", "reports on deployments", "it wakes none, and statuses and logs lag behind"
 )
 TRAFFIC = Topic("/internal/v1/", "traffic figures", "those of the console lag behind")
+REQUESTS = Topic("/internal/v1/", "rows of the list of requests", "that list lacks calls if this lasts", is_new=True)
 MACHINES = Topic(
     "/internal/v1/",
     "reports of workers",

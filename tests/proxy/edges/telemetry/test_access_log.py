@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from policy.billing import Tokens
+from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.answers import EndCause, RefusingLimit
 from proxy.edges.telemetry import access_log
 from proxy.edges.telemetry.access_log import AccessLogWriter, lines_of
 
@@ -23,7 +25,7 @@ def record(**changes: Any) -> RequestReport:
         "method": "POST",
         "path": "/v1/chat/completions",
         "status": 200,
-        "cause": "",
+        "end_cause": None,
         "workspace_id": "w1",
         "external_entity_id": "acme",
         "group_id": "g1",
@@ -31,7 +33,8 @@ def record(**changes: Any) -> RequestReport:
         "slug": "acme/chat",
         "request_bytes": 10,
         "response_bytes": 20,
-        "tokens": Tokens(input=3, output=2, cached_input=1),
+        "bill": Bill(Tokens(input=3, output=2, cached_input=1)),
+        "event_key": "k-1",
         "duration_s": 0.5,
         "ours_s": 0.001,
         "upstream_s": 0.499,
@@ -42,7 +45,7 @@ def record(**changes: Any) -> RequestReport:
 
 
 def test_line_of_a_direct_call_names_the_model() -> None:
-    line = json.loads(lines_of([record(slug="", group_id="", tokens=None, model_id="mdl_1")]))
+    line = json.loads(lines_of([record(slug="", group_id="", bill=None, model_id="mdl_1")]))
     assert line["model_id"] == "mdl_1"
     assert not {"slug", "group", "input_tokens"} & set(line)
 
@@ -76,22 +79,23 @@ def test_closed_connection_has_the_documented_message() -> None:
 
 
 def test_unknown_fields_are_left_out_and_any_path_fits_one_short_line() -> None:
-    line = lines_of([record(slug="", tokens=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000)])
+    line = lines_of([record(slug="", bill=None, first_byte_s=None, path="/\udcff\n" + "x" * 9000)])
     assert line.count(b"\n") == 1
     assert len(line) < 1000
     assert not {"slug", "input_tokens", "first_byte_ms"} & json.loads(line).keys()
 
 
 def test_texts_of_callers_are_escaped() -> None:
-    names = {"request_id": 'r"\\', "slug": 'a/"b\\', "cause": 'c"', "path": '/"\\%d%b'}
-    line = json.loads(lines_of([record(**names)]))
+    names = {"request_id": 'r"\\', "slug": 'a/"b\\', "path": '/"\\%d%b'}
+    line = json.loads(lines_of([record(end_cause=EndCause('c"'), **names)]))
     assert {name: line[name] for name in names} == names
+    assert line["cause"] == 'c"'
 
 
 def test_calls_with_the_same_labels_have_lines_of_their_own() -> None:
     first = record()
     other = record(slug="acme/other")
-    second = replace(first, status=429, cause="limited", tokens=None, first_byte_s=None, request_id="r-2")
+    second = replace(first, status=429, end_cause=EndCause("limited"), bill=None, first_byte_s=None, request_id="r-2")
     lines = [json.loads(line) for line in lines_of([first, second, other]).splitlines()]
     summaries = [(line["request_id"], line["status"], line["slug"], line.get("cause")) for line in lines]
     assert summaries == [
@@ -99,6 +103,25 @@ def test_calls_with_the_same_labels_have_lines_of_their_own() -> None:
         ("r-2", 429, "acme/chat", "limited"),
         ("r-1", 200, "acme/other", None),
     ]
+
+
+def test_line_of_a_refusal_names_the_limit() -> None:
+    limit = RefusingLimit("grp_1", "TOKEN", "DAY", "1000")
+    line = json.loads(lines_of([record(status=429, bill=None, end_cause=EndCause("limit", limit))]))
+    members = {name: line[name] for name in line if name.startswith(("cause", "limit"))}
+    assert members == {
+        "cause": "limit",
+        "limit_group": "grp_1",
+        "limit_type": "TOKEN",
+        "limit_unit": "DAY",
+        "limit_threshold": "1000",
+    }
+
+
+def test_line_of_a_refusal_by_a_balance_has_neither_unit_nor_threshold() -> None:
+    limit = RefusingLimit("grp_1", "BALANCE", "", "")
+    line = json.loads(lines_of([record(status=402, end_cause=EndCause("balance", limit))]))
+    assert {name for name in line if name.startswith("limit")} == {"limit_group", "limit_type"}
 
 
 def test_close_writes_all_lines() -> None:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
 from policy.limits.alerts import ReachedLimit
+from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.edges.telemetry.metrics import WorkerMetrics
@@ -58,10 +59,11 @@ def call(
         ended_at_ms=0,
         request_id="",
         status=status,
-        cause="",
+        end_cause=None,
         request_bytes=0,
         response_bytes=0,
-        tokens=tokens,
+        bill=None if tokens is None else Bill(tokens),
+        event_key=None,
         duration_s=0.3,
         ours_s=0.0004,
         upstream_s=0.2996,
@@ -93,7 +95,7 @@ async def test_calls_counted_together_count_as_one_by_one() -> None:
     calls = [
         replace(
             call(random.choice("abc"), random.choice((200, 201, 429, 502)), slug=random.choice(("", "org/m", "org/n"))),
-            tokens=random.choice((None, Tokens(input=random.randrange(9, 99), output=7, cached_input=4))),
+            bill=random.choice((None, Bill(Tokens(input=random.randrange(9, 99), output=7, cached_input=4)))),
             first_byte_s=random.choice((None, 0.01, random.uniform(0, 90))),
             duration_s=random.uniform(0, 2000),
             ours_s=random.choice((0.0, 0.0001, 0.3)),

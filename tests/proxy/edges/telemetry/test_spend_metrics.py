@@ -73,7 +73,8 @@ def random_calls(random: Random) -> list[RequestReport]:
         )
         ended_at_ms = random.choice((DAY_MS - 1, DAY_MS, 2 * DAY_MS - 1, 2 * DAY_MS))
         is_count = random.random() < 0.1
-        calls.append(replace(report, ended_at_ms=ended_at_ms, details=details, is_count=is_count, prices=prices[slug]))
+        bill = report.bill and report.bill._replace(details=details)
+        calls.append(replace(report, ended_at_ms=ended_at_ms, bill=bill, is_count=is_count, prices=prices[slug]))
     return calls
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from policy.billing import Tokens
 from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS, MINUTE_MS, TrafficRow
+from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.edges.replicas.supervisor.control_reports import ControlReports, ReportNotTakenError, ReportRejectedError
 from proxy.edges.telemetry.metrics import WorkerMetrics
@@ -108,9 +109,9 @@ def report(entity: str, status: int, **more: Any) -> RequestReport:
         slug=more.get("slug", "acme/chat"), model_id=more.get("model_id", ""),
     )  # fmt: skip
     return RequestReport(
-        labels=labels, ended_at_ms=0, request_id="", status=status, cause="", request_bytes=0, response_bytes=0,
-        tokens=Tokens(input=100, output=7, cached_input=40), duration_s=0.3, ours_s=0.0004, upstream_s=0.2996,
-        first_byte_s=0.02,
+        labels=labels, ended_at_ms=0, request_id="", status=status, end_cause=None, request_bytes=0, response_bytes=0,
+        bill=Bill(Tokens(input=100, output=7, cached_input=40)), event_key=None, duration_s=0.3, ours_s=0.0004,
+        upstream_s=0.2996, first_byte_s=0.02,
     )  # fmt: skip
 
 
