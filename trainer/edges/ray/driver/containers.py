@@ -36,7 +36,7 @@ def of(name):
 python = ".".join(map(str, sys.version_info[:2]))
 print(json.dumps({"Python": python, "Ray": of("ray"), "Tollgate": of("tollgate"), "access": os.access(sys.argv[1], 7)}))
 """
-_OWN = ("HOME", "HOSTNAME", "OMP_NUM_THREADS", "PWD", "PYTHONPATH", "TERM", "container")
+_OWN = ("HOME", "HOSTNAME", "OMP_NUM_THREADS", "PWD", "PYTHONBREAKPOINT", "PYTHONPATH", "TERM", "container")
 """The variables that Podman, Ray and the machine set in a container; those of Ray's own begin with RAY_."""
 
 
