@@ -22,7 +22,7 @@ def is_image(name: str) -> bool:
 
 
 def full_name(name: str) -> str:
-    """The name with its registry, as Docker completes it, so that no machine's settings decide. ValueError if it is none.
+    """The name with its registry, as Docker completes it: no machine's settings decide. ValueError if it is none.
 
     A complete name begins with a host, so it is no transport of Podman's either (`dir:…`, `oci-archive:…`), nor an id.
     """

@@ -57,8 +57,8 @@ class RayBackend:
             raise SettingsError("TOLLGATE_RAY_ADDRESS: expected the URL of Ray's dashboard, such as http://head:8265")
         if settings.has_ray_images and not _PLAIN_PATH.fullmatch(str(settings.directory)):
             raise SettingsError(
-                "TOLLGATE_TRAINING_DIR: with TOLLGATE_RAY_IMAGES=1, expected letters, digits, `.`, `_`, `-` and `/` alone,"
-                " as Ray passes it to a shell"
+                "TOLLGATE_TRAINING_DIR: with TOLLGATE_RAY_IMAGES=1, expected letters, digits, `.`, `_`, `-` and `/`"
+                " alone, as Ray passes it to a shell"
             )
         self._settings = settings
         self._checkpoints = checkpoints

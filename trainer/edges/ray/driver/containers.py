@@ -92,7 +92,7 @@ async def _content(image: str, directory: Path) -> Mapping[str, Any]:
 
 
 async def _last_line(output: asyncio.StreamReader) -> str:
-    """What Podman, or a program of the image, printed last. It may print without end: no more is kept than its tail."""
+    """The last line of Podman, or of a program of the image. It may print without end: only the tail is kept."""
     tail = b""
     while chunk := await output.read(_TAIL_BYTES):
         tail = (tail + chunk)[-_TAIL_BYTES:]
