@@ -68,7 +68,7 @@ async def check_image(image: str, directory: Path) -> None:
 
 async def _content(image: str, directory: Path) -> Mapping[str, Any]:
     """The answer of `_PROGRAM` in the image."""
-    options = ["--rm", f"--timeout={_RUN_TIMEOUT_S}", "--network=none", "--userns=keep-id", "--entrypoint=python"]
+    options = ["--rm", f"--timeout={_RUN_TIMEOUT_S}", "--userns=keep-id", "--entrypoint=python"]
     argv = ["podman", "run", *options, f"--volume={directory}:{directory}", image, "-c", _PROGRAM, str(directory)]
     try:
         process = await asyncio.create_subprocess_exec(*argv, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
