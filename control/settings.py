@@ -7,7 +7,7 @@ from typing import Any
 from policy.endpoints import PROVIDER_NAMES, ProviderNames, provider_names, region_names
 from policy.hosts import EgressRules, platform_hosts
 from policy.sealing import parse_keys
-from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
+from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.secret_keys import secret_keys
 from runtime.tracing.settings import TraceSettings, trace_settings
@@ -104,12 +104,6 @@ def _port(text: str) -> int:
     return value
 
 
-def _switch(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise ValueError("expected 1 or 0")
-    return text == "1"
-
-
 _TEXTS = {
     "TOLLGATE_DATABASE_URL": "database_url",
     "TOLLGATE_CONTROL_HOST": "host",
@@ -125,7 +119,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_MODEL_API_BASE_URL": ("model_api_base_url", http_url),
     "TOLLGATE_PROXY_URL": ("proxy_url", http_url),
     "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
-    "TOLLGATE_PORTAL_COST": ("portal_cost", _switch),
+    "TOLLGATE_PORTAL_COST": ("portal_cost", switch),
     "TOLLGATE_PROVIDER_ALIASES": ("provider_names", provider_names),
     "TOLLGATE_REGIONS": ("regions", region_names),
 }

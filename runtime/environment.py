@@ -78,6 +78,13 @@ def access_token(text: str) -> str:
     return text
 
 
+def switch(text: str) -> bool:
+    """1 or 0."""
+    if text not in ("0", "1"):
+        raise ValueError("expected 1 or 0")
+    return text == "1"
+
+
 def _positive(text: str) -> float:
     value = number(float, text, "a number of seconds above 0")
     if not 0 < value < float("inf"):

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.podman import Podman
 from tests.ports import own_port
 from tests.processes import command_line
 
@@ -44,6 +45,7 @@ class RayCluster:
     """The head, and after `add_second` a second node."""
 
     directory: Path
+    podman: Podman
     port: int = field(default_factory=own_port)
     dashboard: int = field(default_factory=own_port)
     nodes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
@@ -77,8 +79,9 @@ class RayCluster:
             *ports,
             *quiet,
         ]
+        path = f"{self.podman.directory}:{_ENVIRONMENT['PATH']}"
         with (self.directory / f"{name}.log").open("wb") as log:
-            node = subprocess.Popen(command, cwd="/tmp", env=_ENVIRONMENT, stdout=log, stderr=log)
+            node = subprocess.Popen(command, cwd="/tmp", env=_ENVIRONMENT | {"PATH": path}, stdout=log, stderr=log)
         self.nodes.append(node)
 
     def _until(self, condition: Callable[[], bool]) -> None:
@@ -117,7 +120,7 @@ class RayCluster:
 def running_ray() -> Iterator[RayCluster]:
     """A cluster of two nodes. Not in pytest's tmp_path: Ray's unix sockets need short paths."""
     directory = Path(tempfile.mkdtemp(prefix="tg-ray-", dir="/tmp"))
-    cluster = RayCluster(directory)
+    cluster = RayCluster(directory, Podman.install(directory / "bin"))
     try:
         cluster.start_head()
         cluster.add_second()

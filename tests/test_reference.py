@@ -42,7 +42,7 @@ from proxy.http_rules.headers import DIRECT_FORWARDED_FIELDS, DIRECT_RETURNED_FI
 from proxy.refusals import BUG, TABLE, MalformedRequestError
 from proxy.settings import settings_from
 from runtime.setting_names import NAMES
-from trainer.settings import DEFAULT_STOP_GRACE_S
+from trainer.settings import Settings as TrainerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = re.compile(r"\bTOLLGATE_[A-Z_]+[A-Z]\b")
@@ -143,7 +143,8 @@ def test_settings_table_shows_the_default_values() -> None:
     defaults = {**{name: getattr(control, name) for name in control.__slots__}}
     defaults |= asdict(proxy.capacity) | {name: getattr(proxy, name) for name in proxy.__slots__}
     defaults |= {f"async_{name}": value for name, value in asdict(proxy.async_requests).items()}
-    defaults |= {"training_stop_grace_s": DEFAULT_STOP_GRACE_S}
+    trainer = TrainerSettings.from_environ(REQUIRED)
+    defaults |= {"training_stop_grace_s": trainer.stop_grace_s, "ray_images": trainer.has_ray_images}
     checked = 0
     for name, _readers, default, *_rest in rows("settings", "All settings"):
         if (number := re.match(r"[\d.]+\b", default)) is not None:

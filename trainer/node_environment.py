@@ -4,7 +4,7 @@ See docs/reference/training.md#what-a-job-sees.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policy.training import job_variables as names
 from policy.training.reports import Claimed
@@ -17,6 +17,7 @@ class NodePlace:
     """A node among those of its job, and its directories. `path`: where its machine has programs.
 
     `user`: the name of its user where the machine has none; "" otherwise. `cache`: None where the job has none.
+    `image_variables`: what the image that it runs in sets.
     """
 
     job: Claimed
@@ -30,6 +31,7 @@ class NodePlace:
     cache: str | None = None
     path: str = DEFAULT_PATH
     user: str = ""
+    image_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +59,7 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         fixed |= dict.fromkeys(cache_names, place.cache)
     if place.job.spec.load is not None:
         fixed |= {names.LOAD_DIR: place.loads, names.BT_LOAD_DIR: place.loads}
-    return usual | dict(own) | fixed | _of_the_original(place)
+    return dict(place.image_variables) | usual | dict(own) | fixed | _of_the_original(place)
 
 
 def _of_the_original(place: NodePlace) -> dict[str, str]:

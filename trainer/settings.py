@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.environment import Environment, access_token, http_url
+from runtime.environment import Environment, access_token, http_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
 LOCAL = "local"
@@ -51,6 +51,8 @@ class Settings:
     """The directory of the nodes' files and, by default, of the checkpoint store."""
     backend: str = LOCAL
     ray_address: str | None = None
+    has_ray_images: bool = False
+    """The machines of the Ray cluster have Podman, and start nodes in their jobs' images."""
     checkpoint_store: str = ""
     """An fsspec URL."""
     checkpoint_sizes: CheckpointSizes = CheckpointSizes()
@@ -72,6 +74,7 @@ class Settings:
             directory=directory,
             backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),
             ray_address=read.text("TOLLGATE_RAY_ADDRESS") if read.has("TOLLGATE_RAY_ADDRESS") else None,
+            has_ray_images=read.parsed("TOLLGATE_RAY_IMAGES", switch, "0"),
             checkpoint_store=read.text("TOLLGATE_CHECKPOINT_STORE", (directory / "checkpoints").as_uri()),
             checkpoint_sizes=read.parsed("TOLLGATE_CHECKPOINT_MAX_SIZE", parse_checkpoint_sizes, "1Ti"),
             capacity=read.parsed("TOLLGATE_TRAINING_CAPACITY", parse_capacity)

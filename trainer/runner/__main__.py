@@ -47,6 +47,8 @@ def main() -> None:
 
 
 def _run(launch: Launch, node: Node, output: OutputLog) -> None:
+    if launch.notice:
+        output.say(launch.notice)
     result = node.run(_once(_tell_started))
     if result.status and launch.keep_s is not None and not result.was_stopped:
         _fill_exit(result, is_kept=True)

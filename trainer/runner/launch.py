@@ -34,6 +34,8 @@ class Launch(NamedTuple):
     """The user and group that the commands run as; None: the runner's."""
     keep_s: float | None = None
     """The time that a failed node is kept for an interactive session; None: not at all."""
+    notice: str = ""
+    """A line of Tollgate's own before the node's output; empty: none."""
 
     def __repr__(self) -> str:
         return f"Launch({self.name!r})"

@@ -85,7 +85,11 @@ def _only(default: Any, sentence: str) -> AfterValidator:
 JobPath = Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=NO_NUL)]
 DockerAuth = Annotated[
     _Object,
-    _only(None, "no backend pulls images, so it needs no credentials of a registry; leave docker_auth out"),
+    _only(
+        None,
+        "images are pulled with the credentials of the machines, if at all; have the operator log in to the registry"
+        " there, and leave docker_auth out",
+    ),
 ]
 Weights = Annotated[
     list[_Object],

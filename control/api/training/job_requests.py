@@ -29,6 +29,7 @@ from control.resources.training.jobs import NewJob
 from control.resources.training.session_changes import MAX_MINUTES
 from control.resources.uploads.grants import BUCKET
 from policy.training.artifacts import MAX_ARTIFACTS
+from policy.training.images import IMAGE_PATTERN, MAX_IMAGE_CHARS, is_image
 from policy.training.job_spec import (
     DEDICATED,
     DEFAULT_CHECKPOINT_PATH,
@@ -65,6 +66,12 @@ def _check_variable(name: str) -> str:
     return name
 
 
+def _check_image(name: str) -> str:
+    if not is_image(name):
+        raise ValueError("must be the name of a container image, as python:3.12 or registry.example/team/train:1")
+    return name
+
+
 def _one_message(value: Any, check: Callable[[Any], Any]) -> Any:
     """Run a check whose error says what is expected once, not once for each kind of value."""
     try:
@@ -86,7 +93,11 @@ _Text = Annotated[str, Field(json_schema_extra=NO_NUL), AfterValidator(_check_by
 _Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=255), AfterValidator(_check_variable)]
 _Memory = Annotated[str, Field(pattern=f"^{_MEMORY.pattern}$", examples=["512Mi", "2Gi"])]
 _GpuType = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["H100"])]
-_Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,511}$", examples=["python:3.12"])]
+_Image = Annotated[
+    str,
+    Field(examples=["python:3.12"], json_schema_extra={"pattern": IMAGE_PATTERN, "maxLength": MAX_IMAGE_CHARS}),
+    AfterValidator(_check_image),
+]
 
 Trigger = Literal["on_startup", "on_failure", "on_demand"]
 TimeoutMinutes = Annotated[int, Field(ge=1, le=MAX_MINUTES), INTEGRAL]
@@ -94,10 +105,10 @@ _Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY), INTEGRAL]
 
 
 class TrainingImageRequestV1(RequestV1):
-    """The container image of the job's nodes. It is kept and not used: no backend runs images."""
+    """The container image of the job's nodes. A backend that runs the programs of its machines does not use it."""
 
     base_image: _Image | None = None
-    docker_auth: DockerAuth | None = Field(None, description="Null: no backend pulls images.")
+    docker_auth: DockerAuth | None = Field(None, description="Null: machines have credentials of their own.")
 
 
 class AcceleratorRequestV1(RequestV1):
@@ -239,7 +250,7 @@ class NewTrainingJobRequestV1(RequestV1):
     weights: Weights | None = Field(None, description="Null or empty: weights are not mirrored here.")
     workspace: WorkspaceRequestV1 | None = Field(None, description="Ignored: the client has used it.")
     enable_baseten_workdir: bool | None = Field(
-        None, description="Ignored: a job begins in its working directory, as there are no images."
+        None, description="Ignored: a job begins in its working directory, in an image too."
     )
     truss_user_env: dict[str, Any] | None = Field(None, description="Ignored: versions on the client's machine.")
 

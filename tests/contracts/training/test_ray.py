@@ -20,6 +20,7 @@ from policy.training.job_spec import LoadSpec
 from policy.training.reports import Claimed, JobReport, Load, Restore
 from policy.training.statuses import Outcome, Phase
 from tests.contracts.training.backends import SMALL, all_output, claimed, report_of, settings
+from tests.podman import BARE, NODE
 from tests.ports import own_port
 from tests.ray_cluster import CPUS, HEAD, SECOND, RayCluster, running_ray
 from tests.waiting import eventually
@@ -341,6 +342,72 @@ async def test_forgotten_job_leaves_nothing_on_the_machines(stage: Stage, jobs: 
 
     assert await report_of(stage.backend, jobs.failing) is None
     assert list(stage.settings.directory.rglob(f"{name}*")) == []
+
+
+@pytest.fixture
+async def imaging(stage: Stage, tmp_path: Path) -> AsyncIterator[RayBackend]:
+    """A backend whose machines have Podman."""
+    backend = ray_backend(replace(stage.settings, directory=tmp_path, has_ray_images=True))
+    yield backend
+    await backend.close()
+
+
+async def test_nodes_run_in_the_image_of_their_job(stage: Stage, imaging: RayBackend) -> None:
+    commands = ('echo "in $FROM_IMAGE, token $TOKEN"', SAVE)
+    job = claimed(*commands, node_count=2, base_image=NODE, checkpoint_path="saved")
+    await imaging.start(job, [host.name for host in await imaging.hosts()])
+
+    report = await in_phase(imaging, job, Phase.ENDED)
+
+    assert (report.outcome, report.error_message) == (Outcome.COMPLETED, None)
+    for rank in (0, 1):
+        assert await whole_output(imaging, job, rank) == [f"in {NODE}, token ***"]
+
+    async def stored() -> bool:
+        reports = await imaging.checkpoints(job.job_id, 1)
+        return [one.name for one in reports if one.files is not None] == ["step-1"]
+
+    await eventually(stored, "the checkpoint is in the store", PATIENCE_S, every_s=0.1)
+    runs = stage.cluster.podman.runs()
+    assert {run["image"] for run in runs} == {NODE}
+    workers = [dict(run["options"]) for run in runs if ["--pid", "host"] in run["options"]]
+    assert len(workers) == 2
+    for options in workers:
+        assert ("--rm" in options, options["--userns"]) == (True, "keep-id")
+    assert SECRET not in json.dumps(runs), "others can read command lines"
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"),
+    [
+        (BARE, f"the image {BARE} needs Ray"),
+        ("python:3.11", "the image docker.io/library/python:3.11 cannot be run: Error: initializing source"),
+        ("python:3.11;id", "'python:3.11;id' is not the name of a container image"),
+    ],
+)
+async def test_image_without_a_node_ends_the_job_before_its_first_command(
+    imaging: RayBackend, image: str, reason: str
+) -> None:
+    job = claimed("echo never", base_image=image)
+    await imaging.start(job, [(await imaging.hosts())[0].name])
+
+    report = await in_phase(imaging, job, Phase.ENDED)
+
+    assert report.outcome is Outcome.DEPLOY_FAILED
+    assert report.error_message is not None
+    assert reason in report.error_message
+    assert await whole_output(imaging, job) == []
+
+
+async def test_image_is_not_used_where_machines_have_no_podman(stage: Stage) -> None:
+    job = claimed('echo "in ${FROM_IMAGE:-none}"', base_image="python:3.11")
+    await stage.backend.start(job, [(await stage.backend.hosts())[0].name])
+
+    await in_phase(stage.backend, job, Phase.ENDED)
+    notice, line = await whole_output(stage.backend, job)
+
+    assert notice.startswith("Tollgate: the image python:3.11 is not used: ")
+    assert line == "in none"
 
 
 async def test_lost_machine_fails_the_job_with_its_name(stage: Stage, jobs: Jobs) -> None:

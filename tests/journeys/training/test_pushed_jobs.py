@@ -39,12 +39,27 @@ async def push(training: Training, *commands: str, name: str | None = None, **ru
     return Job(training, answer["training_job"]["id"])
 
 
+async def printed(job: Job) -> list[str]:
+    """The lines of the job's own."""
+    return [line for line in await job.lines() if not line.startswith("Tollgate: ")]
+
+
+async def test_log_says_that_the_image_is_not_used(training: Training) -> None:
+    job = await push(training, "echo hello")
+
+    await job.until("COMPLETED")
+
+    notice, line = await job.lines()
+    assert notice.startswith("Tollgate: the image python:3.11 is not used: ")
+    assert line == "hello"
+
+
 async def test_pushed_job_sees_the_originals_variables(training: Training) -> None:
     job = await push(training, "env | grep ^BT_ | sort", name="tune")
 
     ended = await job.until("COMPLETED")
 
-    variables = dict(line.split("=", 1) for line in await job.lines())
+    variables = dict(line.split("=", 1) for line in await printed(job))
     directories = {"BT_CHECKPOINT_DIR", "BT_SCRATCH_DIR", "BT_WORKING_DIR"}
     assert {name: value for name, value in variables.items() if name not in directories} == {
         "BT_TRAINING_JOB_ID": job.id,
@@ -71,7 +86,7 @@ async def test_job_loads_a_checkpoint_of_another(training: Training) -> None:
     second = await push(training, "cat $BT_LOAD_CHECKPOINT_DIR/rank-0/step-1/w", load_checkpoint_config=load)
 
     await second.until("COMPLETED")
-    assert await second.lines() == ["weights"]
+    assert await printed(second) == ["weights"]
 
 
 async def test_jobs_of_a_project_share_a_cache_that_no_other_sees(
@@ -89,7 +104,7 @@ async def test_jobs_of_a_project_share_a_cache_that_no_other_sees(
 
     for job, lines in ((second, ["kept"]), (other, ["0"])):
         await job.until("COMPLETED")
-        assert await job.lines() == lines
+        assert await printed(job) == lines
     path = f"/v1/training_projects/{training.project}/cache/summary"
 
     async def files() -> list[Any]:

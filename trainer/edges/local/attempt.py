@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
+from policy.training.images import unused_notice
 from policy.training.job_spec import ON_FAILURE
 from policy.training.reports import Claimed, JobReport
 from policy.training.statuses import Outcome, Phase
@@ -244,6 +245,7 @@ class LocalAttempt:
             cpus=list(self.record.cpus[node.rank]),
             owner=None if owner is None else [owner.uid, owner.gid],
             keep_s=session.timeout_minutes * 60.0 if session and session.trigger == ON_FAILURE else None,
+            notice=unused_notice(job.spec.base_image, node.rank),
         )
 
     async def _watch(self, early: End | None) -> None:

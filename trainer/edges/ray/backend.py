@@ -6,10 +6,12 @@ See docs/reference/training.md#ray.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 
 from policy.training.caches import CacheSummary
+from policy.training.images import full_name
 from policy.training.reports import CheckpointReport, Claimed, JobReport
 from policy.training.resources import Host
 from policy.training.statuses import Outcome, Phase
@@ -39,6 +41,7 @@ from trainer.edges.ray.submissions import (
 )
 from trainer.settings import RAY, Settings
 
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
 _DRIVER_END_S = 10.0
 """The time that `forget` waits for a driver that has reported its end."""
 
@@ -52,13 +55,18 @@ class RayBackend:
     def __init__(self, settings: Settings, environment: EnvironmentSource, checkpoints: CheckpointSource) -> None:
         if settings.ray_address is None or not settings.ray_address.startswith(("http://", "https://")):
             raise SettingsError("TOLLGATE_RAY_ADDRESS: expected the URL of Ray's dashboard, such as http://head:8265")
+        if settings.has_ray_images and not _PLAIN_PATH.fullmatch(str(settings.directory)):
+            raise SettingsError(
+                "TOLLGATE_TRAINING_DIR: with TOLLGATE_RAY_IMAGES=1, expected letters, digits, `.`, `_`, `-` and `/`"
+                " alone, as Ray passes it to a shell"
+            )
         self._settings = settings
         self._checkpoints = checkpoints
         self._cluster = RayCluster(settings.ray_address)
         self._directory = settings.directory / "ray"
         self._followers: dict[str, Follower] = {}
         self._unstarted: dict[str, JobReport] = {}
-        """Attempts whose host had left before the start."""
+        """Attempts that were not submitted."""
 
     async def open(self) -> None:
         """Find the jobs of an earlier trainer: their logs are read from the start."""
@@ -73,16 +81,24 @@ class RayBackend:
         self._unstarted.pop(job.job_id, None)
         if lost_hosts:
             reason = f"{lost_hosts[0]} left the Ray cluster before the start"
-            states = node_states(hosts)
-            report = JobReport(job.job_id, job.attempt, Phase.ENDED, Outcome.REQUEUED, reason, states)
-            self._unstarted[job.job_id] = report
+            self._end_unstarted(job, hosts, Outcome.REQUEUED, reason)
             return
-        launch = self._launch(job, hosts, [machines[host].ray_node for host in hosts])
+        try:
+            launch = self._launch(job, hosts, [machines[host].ray_node for host in hosts])
+        except ValueError as error:
+            self._end_unstarted(job, hosts, Outcome.DEPLOY_FAILED, str(error))
+            return
         labels = metadata(self._settings.control_url, job.job_id, job.attempt, hosts)
         await self._cluster.submit(Submission(submission_id(job.job_id, job.attempt), labels, launch.to_wire()))
 
+    def _end_unstarted(self, job: Claimed, hosts: Sequence[str], outcome: Outcome, reason: str) -> None:
+        states = node_states(hosts)
+        self._unstarted[job.job_id] = JobReport(job.job_id, job.attempt, Phase.ENDED, outcome, reason, states)
+
     def _launch(self, job: Claimed, hosts: Sequence[str], ray_nodes: Sequence[str]) -> RayLaunch:
+        """ValueError if the job's image, of which an older control plane kept any text, is none."""
         settings = self._settings
+        image = job.spec.base_image if settings.has_ray_images else None
         return RayLaunch(
             job=job,
             hosts=tuple(hosts),
@@ -93,6 +109,7 @@ class RayBackend:
             checkpoint_max_bytes=settings.checkpoint_sizes.of(job.workspace_id),
             stop_grace_s=settings.stop_grace_s,
             version=own_version(),
+            image=None if image is None else full_name(image),
         )
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:

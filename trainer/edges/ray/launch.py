@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from policy.training.reports import Claimed
-from policy.training.wire import count, text, texts
+from policy.training.wire import count, optional_text, text, texts
 
 FILE_NAME = "launch.json"
 
@@ -29,6 +29,8 @@ class RayLaunch:
     checkpoint_max_bytes: int
     stop_grace_s: float
     version: str
+    image: str | None = None
+    """The image that the nodes run in, by its full name. None: the machines' own programs."""
 
     def to_wire(self) -> dict[str, Any]:
         """Write the launch without the environment: the driver gets all of it from control."""
@@ -43,6 +45,7 @@ class RayLaunch:
             "checkpoint_max_bytes": self.checkpoint_max_bytes,
             "stop_grace_s": self.stop_grace_s,
             "version": self.version,
+            "image": self.image,
         }
 
     @classmethod
@@ -57,6 +60,7 @@ class RayLaunch:
             checkpoint_max_bytes=count(wire, "checkpoint_max_bytes"),
             stop_grace_s=float(wire["stop_grace_s"]),
             version=text(wire, "version"),
+            image=optional_text(wire, "image"),
         )
 
 

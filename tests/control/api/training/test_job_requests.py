@@ -52,6 +52,9 @@ async def refused(body: Any) -> list[str]:
         ({"availability_model": "cheap"}, "availability_model"),
         ({"image": {"base_image": "a b"}}, "image.base_image"),
         ({"image": {"base_image": "a" * 513}}, "image.base_image"),
+        ({"image": {"base_image": "python:3.12;id"}}, "image.base_image"),
+        ({"image": {"base_image": "docker://python"}}, "image.base_image"),
+        ({"image": {"base_image": "Python"}}, "image.base_image"),
         ({"image": {"docker_auth": {}}}, "image.docker_auth"),
         ({"node_count": 0}, "compute.node_count"),
         ({"node_count": 1001}, "compute.node_count"),
@@ -210,7 +213,7 @@ async def test_a_member_that_asks_for_nothing_changes_nothing(path: str, value: 
 @pytest.mark.parametrize(
     ("path", "value", "word"),
     [
-        ("image__docker_auth", {"auth_method": "AWS_IAM", "registry": "r"}, "no backend pulls images"),
+        ("image__docker_auth", {"auth_method": "AWS_IAM", "registry": "r"}, "leave docker_auth out"),
         ("weights", [{"source": "hf://a/b@main", "mount_location": "/w"}], "start command"),
         ("interactive_session", {"session_provider": "ssh"}, "browser"),
         ("interactive_session", {"session_provider": "cursor"}, "browser"),

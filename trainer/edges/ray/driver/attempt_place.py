@@ -20,12 +20,17 @@ _LOCK_SUFFIX = ".lock"
 _PRIVATE = 0o700
 
 
+def nodes_directory(launch: RayLaunch) -> Path:
+    """The directory of all attempts on a machine."""
+    return Path(launch.directory) / _ROOT
+
+
 class AttemptPlace:
     """The attempt's directory on this machine, with the layout of local jobs. It is made when it is locked."""
 
     def __init__(self, launch: RayLaunch) -> None:
         self._job = launch.job
-        self._root = Path(launch.directory) / _ROOT
+        self._root = nodes_directory(launch)
         self.directory = AttemptDirectory(self._root / submission_id(launch.job.job_id, launch.job.attempt))
         self._lock_file = self.directory.root.with_suffix(_LOCK_SUFFIX)
 

@@ -9,20 +9,23 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import ray
 
+from policy.training.images import unused_notice
 from trainer.backend import CheckpointTerms
 from trainer.edges.artifacts import Artifacts
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local.leftovers import kill_leftovers
 from trainer.edges.ray.driver import guard
-from trainer.edges.ray.driver.attempt_place import AttemptPlace
+from trainer.edges.ray.driver.attempt_place import AttemptPlace, nodes_directory
+from trainer.edges.ray.driver.containers import check_image, own_variables
 from trainer.edges.ray.driver.driver_parts import NodeStart, Progress
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import whole_lines
 from trainer.edges.ray.submissions import submission_id
-from trainer.node_environment import NodePlace, node_environment
+from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment
 from trainer.runner.launch import Launch, runner_argv
 from trainer.runner.output_log import FILE_NAME as OUTPUT_FILE
 from trainer.runner.state import read_exit, read_state
@@ -49,6 +52,11 @@ class NodeActor:
         self._place.make(self._rank)
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
         return address
+
+    async def check_image(self) -> None:
+        """Pull the job's image, unless it is there, and see that a node can run in it. ImageError."""
+        assert self._launch.image is not None
+        await check_image(self._launch.image, nodes_directory(self._launch))
 
     async def load(self) -> None:
         """Put the checkpoints that the job loads into the directory that the nodes of this machine share."""
@@ -99,6 +107,7 @@ class NodeActor:
             memory_mib=job.spec.resources.memory_mib,
             millicpu=job.spec.resources.millicpu,
             grace_s=self._launch.stop_grace_s,
+            notice="" if self._launch.image else unused_notice(job.spec.base_image, self._rank),
         )
 
     def _variables(self, start: NodeStart) -> dict[str, str]:
@@ -115,6 +124,9 @@ class NodeActor:
             checkpoints=str(self._place.checkpoints),
             loads=str(directory.loads(job)),
         )
+        image_variables = own_variables() if self._launch.image else {}
+        if image_variables:
+            place = replace(place, image_variables=image_variables, path=image_variables.get("PATH", DEFAULT_PATH))
         devices = {_DEVICES: os.environ.get(_DEVICES, "")} if job.spec.resources.gpu_count else {}
         return node_environment(place, start.environment.variables) | devices
 

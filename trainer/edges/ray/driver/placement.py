@@ -15,7 +15,9 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from policy.training.reports import Restore
+from trainer.edges.ray.driver.attempt_place import nodes_directory
 from trainer.edges.ray.driver.checkpoint_actor import CheckpointActor
+from trainer.edges.ray.driver.containers import PULL_TIMEOUT_S, runtime_env
 from trainer.edges.ray.driver.driver_parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.driver.node_actor import NodeActor
 from trainer.edges.ray.launch import RayLaunch
@@ -25,6 +27,8 @@ ROOM_TIMEOUT_S = 60.0
 """The time that the driver waits for room. The trainer places only what fits, so other users of the cluster hold it."""
 _CALL_TIMEOUT_S = 60.0
 """The bound for all calls but the moving of files. The first call of an actor waits for its worker process, too."""
+_IMAGE_TIMEOUT_S = 300.0
+"""The bound for the first call of an actor in an image, which has been pulled: Podman may have to copy all of it."""
 _VERDICT_TIMEOUT_S = 60.0
 """The time that Ray may take to notice that a machine is gone whose nodes do not answer."""
 _VERDICT_LOOK_S = 0.5
@@ -53,7 +57,16 @@ class RayPlacement:
                 return
         raise NoRoomError(f"the Ray cluster had no room on {', '.join(self._launch.hosts)} for {ROOM_TIMEOUT_S:.0f} s")
 
-    def node(self, rank: int) -> "RayNode":
+    def node(self, rank: int) -> "RayNode | RayImageNode":
+        image = self._launch.image
+        if image is None:
+            return self._node_in_room(rank)
+        container = runtime_env(image, nodes_directory(self._launch))
+        actor = self._actor(NodeActor, self._launch.ray_nodes[rank]).remote(self._launch, rank)
+        beside = RayNode(actor, self._whereabouts(rank))
+        return RayImageNode(beside, lambda: self._node_in_room(rank, runtime_env=container), image)
+
+    def _node_in_room(self, rank: int, **more: Any) -> "RayNode":
         assert self._group is not None, "reserve comes first"
         bundle = dict(self._bundle)
         options: dict[str, Any] = {
@@ -63,14 +76,18 @@ class RayPlacement:
             "resources": bundle,
             "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
         }
-        return RayNode(ray.remote(NodeActor).options(**options).remote(self._launch, rank), self._whereabouts(rank))
+        actor = ray.remote(NodeActor).options(**options, **more).remote(self._launch, rank)
+        return RayNode(actor, self._whereabouts(rank))
 
     def checkpoints(self) -> "RayCheckpoints":
         """Make the actor of uploads on the machine of node 0, outside of the reserved room: it delays no other job."""
-        strategy = NodeAffinitySchedulingStrategy(self._launch.ray_nodes[0], soft=False)
-        options = {"num_cpus": 0, "scheduling_strategy": strategy}
-        actor = ray.remote(CheckpointActor).options(**options).remote(self._launch)
+        actor = self._actor(CheckpointActor, self._launch.ray_nodes[0]).remote(self._launch)
         return RayCheckpoints(actor, self._whereabouts(0))
+
+    def _actor(self, actor_class: type, ray_node: str) -> Any:
+        """An actor on that machine that takes none of its room."""
+        strategy = NodeAffinitySchedulingStrategy(ray_node, soft=False)
+        return ray.remote(actor_class).options(num_cpus=0, scheduling_strategy=strategy)
 
     def release(self) -> None:
         if self._group is not None:
@@ -128,9 +145,13 @@ class RayNode:
         self._actor = actor
         self._whereabouts = whereabouts
 
-    async def prepare(self) -> str:
-        address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote)
+    async def prepare(self, timeout_s: float = _CALL_TIMEOUT_S) -> str:
+        address: str = await self._whereabouts.of("its directories", self._actor.prepare.remote, timeout_s)
         return address
+
+    async def check_image(self) -> None:
+        timeout_s = PULL_TIMEOUT_S + _CALL_TIMEOUT_S
+        await self._whereabouts.of("its image", self._actor.check_image.remote, timeout_s)
 
     async def load(self) -> None:
         await self._whereabouts.of("loading checkpoints", self._actor.load.remote, None)
@@ -151,6 +172,48 @@ class RayNode:
 
     async def clean(self) -> None:
         await self._whereabouts.of("its removal", self._actor.clean.remote)
+
+
+class RayImageNode:
+    """Satisfies `driver_parts.Node`: a node in an image.
+
+    Until it starts, an actor outside of the image does what needs the machine's own files, programs and credentials.
+    """
+
+    def __init__(self, beside: RayNode, make: Callable[[], RayNode], image: str) -> None:
+        self._present = beside
+        self._make = make
+        self._image = image
+        self._inner: RayNode | None = None
+
+    async def prepare(self) -> str:
+        await self._present.prepare()
+        await self._present.check_image()
+        self._inner = self._make()
+        try:
+            return await self._inner.prepare(_IMAGE_TIMEOUT_S)
+        except LostError as error:
+            raise LostError(f"{error}; it was to start in the image {self._image}") from None
+
+    async def load(self) -> None:
+        await self._present.load()
+
+    async def unpack(self) -> None:
+        await self._present.unpack()
+
+    async def start(self, start: NodeStart) -> None:
+        assert self._inner is not None, "prepare comes first"
+        await self._inner.start(start)
+        self._present = self._inner  # nobody holds the other actor any more, so Ray ends it
+
+    async def progress(self, offset: int) -> Progress:
+        return await self._present.progress(offset)
+
+    async def stop(self) -> None:
+        await self._present.stop()
+
+    async def clean(self) -> None:
+        await self._present.clean()
 
 
 class RayCheckpoints:
