@@ -16,7 +16,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class NodePlace:
     """A node among those of its job, and its directories. `path`: where its machine has programs.
 
-    `user`: the name of its user where the machine has none; "" otherwise. `cache`: None where the job has none.
+    `user`: the name of its user where the machine has none; "" otherwise. `cache`, `weights`: None where the job has
+    none.
     """
 
     job: Claimed
@@ -28,6 +29,7 @@ class NodePlace:
     checkpoints: str
     loads: str
     cache: str | None = None
+    weights: str | None = None
     path: str = DEFAULT_PATH
     user: str = ""
 
@@ -57,6 +59,8 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         fixed |= dict.fromkeys(cache_names, place.cache)
     if place.job.spec.load is not None:
         fixed |= {names.LOAD_DIR: place.loads, names.BT_LOAD_DIR: place.loads}
+    if place.weights is not None:
+        fixed |= {names.WEIGHTS_DIR: place.weights, names.BT_WEIGHTS_DIR: place.weights}
     return usual | dict(own) | fixed | _of_the_original(place)
 
 

@@ -37,6 +37,7 @@ from trainer.edges.ray.submissions import (
     present_report,
     submission_id,
 )
+from trainer.edges.weights import terms_of
 from trainer.settings import RAY, Settings
 
 _DRIVER_END_S = 10.0
@@ -53,6 +54,7 @@ class RayBackend:
         if settings.ray_address is None or not settings.ray_address.startswith(("http://", "https://")):
             raise SettingsError("TOLLGATE_RAY_ADDRESS: expected the URL of Ray's dashboard, such as http://head:8265")
         self._settings = settings
+        self._weights = terms_of(settings)
         self._checkpoints = checkpoints
         self._cluster = RayCluster(settings.ray_address)
         self._directory = settings.directory / "ray"
@@ -93,6 +95,8 @@ class RayBackend:
             checkpoint_max_bytes=settings.checkpoint_sizes.of(job.workspace_id),
             stop_grace_s=settings.stop_grace_s,
             version=own_version(),
+            weights=self._weights,
+            weights_max_bytes=settings.weights_sizes.of(job.workspace_id),
         )
 
     async def stop(self, job_id: str, outcome: Outcome) -> None:

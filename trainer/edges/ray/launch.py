@@ -10,7 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from policy.training.reports import Claimed
-from policy.training.wire import count, text, texts
+from policy.training.wire import count, members, text, texts
+from trainer.settings import WeightsTerms
 
 FILE_NAME = "launch.json"
 
@@ -29,6 +30,8 @@ class RayLaunch:
     checkpoint_max_bytes: int
     stop_grace_s: float
     version: str
+    weights: WeightsTerms
+    weights_max_bytes: int
 
     def to_wire(self) -> dict[str, Any]:
         """Write the launch without the environment: the driver gets all of it from control."""
@@ -43,6 +46,8 @@ class RayLaunch:
             "checkpoint_max_bytes": self.checkpoint_max_bytes,
             "stop_grace_s": self.stop_grace_s,
             "version": self.version,
+            "weights": self.weights.to_wire(),
+            "weights_max_bytes": self.weights_max_bytes,
         }
 
     @classmethod
@@ -57,6 +62,8 @@ class RayLaunch:
             checkpoint_max_bytes=count(wire, "checkpoint_max_bytes"),
             stop_grace_s=float(wire["stop_grace_s"]),
             version=text(wire, "version"),
+            weights=WeightsTerms.from_wire(members(wire, "weights")),
+            weights_max_bytes=count(wire, "weights_max_bytes"),
         )
 
 

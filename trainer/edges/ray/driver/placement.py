@@ -15,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from policy.training.reports import Restore
+from trainer.backend import JobEnvironment
 from trainer.edges.ray.driver.checkpoint_actor import CheckpointActor
 from trainer.edges.ray.driver.driver_parts import LostError, NodeStart, NoRoomError, Progress, Synced
 from trainer.edges.ray.driver.node_actor import NodeActor
@@ -138,6 +139,10 @@ class RayNode:
     async def unpack(self) -> None:
         """Has no time limit."""
         await self._whereabouts.of("its artifacts", self._actor.unpack.remote, None)
+
+    async def fetch(self, environment: JobEnvironment) -> None:
+        """Has no time limit."""
+        await self._whereabouts.of("its weights", lambda: self._actor.fetch.remote(environment), None)
 
     async def start(self, start: NodeStart) -> None:
         await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
