@@ -92,7 +92,7 @@ def serving_weights(directory: Path) -> Iterator[WeightsSources]:
     sources.tls_port = secure.server_port
     sources.ca_file = str(ca.ca_file)
     servers = (plain, secure)
-    threads = [threading.Thread(target=server.serve_forever, daemon=True) for server in servers]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True) for server in servers]
     for thread in threads:
         thread.start()
     try:

@@ -87,12 +87,12 @@ def _hub_source(name: str) -> HubSource:
 def _bucket_source(scheme: str, name: str) -> BucketSource:
     bucket, _, key = name.partition("/")
     account = ""
+    form = f"{scheme}://bucket/key"
     if scheme == "r2":
         account, _, bucket = bucket.partition(".")
-        if not _ACCOUNT.fullmatch(account):
-            raise ValueError("must be r2://account_id.bucket/key")
-    if not _BUCKET.fullmatch(bucket) or ".." in bucket:
-        raise ValueError(f"must be {scheme}://bucket/key, with a bucket of small letters, digits, dots and hyphens")
+        form = "r2://account_id.bucket/key"
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket or (account and not _ACCOUNT.fullmatch(account)):
+        raise ValueError(f"must be {form}, with a bucket of small letters, digits, dots and hyphens")
     key = key.rstrip("/")
     if len(key.encode()) > MAX_KEY_BYTES:
         raise ValueError(f"the key must have at most {MAX_KEY_BYTES} bytes")

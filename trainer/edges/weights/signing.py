@@ -39,7 +39,7 @@ def read_keys(secret: str) -> Keys:
     if not values or not values[0] or not values[1] or not is_sendable:
         raise WeightsError(_EXPECTED)
     key_id, key, region, token = values
-    return Keys(key_id, key, region or None, token or None)
+    return Keys(str(key_id), str(key), region or None, token or None)
 
 
 @dataclass(frozen=True, slots=True)
