@@ -41,7 +41,7 @@ class Seen:
 
 @dataclass
 class WeightsSources:
-    """`models`: files by path, by repository; one whose name begins with `gated` asks for TOKEN. `buckets`: objects by
+    """`models`: files by path, by repository; one named `gated…` asks for the token. `buckets`: objects by
     key, by bucket. `files`: those of the host, by target."""
 
     models: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -57,6 +57,7 @@ class WeightsSources:
     """The statuses of the next answers of the host."""
     held: threading.Event | None = None
     """Files of the host and the store stop behind their first byte until it is set."""
+    token: str = TOKEN
     url: str = ""
     tls_port: int = 0
     ca_file: str = ""
@@ -136,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = "/".join(parts[1:3])
         files = self.sources.models.get(name)
         is_gated = name.split("/")[-1].startswith("gated")
-        if files is None or (is_gated and self.headers["Authorization"] != f"Bearer {TOKEN}"):
+        if files is None or (is_gated and self.headers["Authorization"] != f"Bearer {self.sources.token}"):
             self._answer(401 if files is None or "Authorization" not in self.headers else 403)
         elif parts[3] == "revision":
             known = unquote(parts[4]) in ("main", "refs/pr/1")
