@@ -31,7 +31,7 @@ _PAGE = 2
 
 
 @dataclass
-class Seen:
+class SourceRequest:
     """A request that came."""
 
     host: str
@@ -50,12 +50,12 @@ class WeightsSources:
     redirects: dict[str, str] = field(default_factory=dict)
     """The URLs to which targets of the host lead."""
     keys: Keys = field(default_factory=lambda: Keys("AKIATEST", "the-secret-access-key", "", "", "eu-test-1"))
-    seen: list[Seen] = field(default_factory=list)
+    requests: list[SourceRequest] = field(default_factory=list)
     cut_after: list[int] = field(default_factory=list)
     """The bytes after which the next files of the host or the store break off."""
     answers: list[int] = field(default_factory=list)
     """The statuses of the next answers of the host."""
-    held: threading.Event | None = None
+    pause: threading.Event | None = None
     """Files of the host and the store stop behind their first byte until it is set."""
     token: str = TOKEN
     url: str = ""
@@ -71,13 +71,13 @@ class WeightsSources:
         """The settings of a product that uses them."""
         return {
             "TOLLGATE_WEIGHTS_HUB_URL": self.url,
-            "TOLLGATE_WEIGHTS_S3_URL": self.url,
+            "TOLLGATE_WEIGHTS_STORE_URL": self.url,
             "TOLLGATE_EGRESS_ALLOW": self.link,
             "TOLLGATE_EGRESS_CA_FILE": self.ca_file,
         }
 
     def targets(self, host: str) -> list[str]:
-        return [one.target for one in self.seen if one.host.partition(":")[0] == host]
+        return [one.target for one in self.requests if one.host.partition(":")[0] == host]
 
 
 @contextmanager
@@ -86,8 +86,8 @@ def serving_weights(directory: Path) -> Iterator[WeightsSources]:
     sources = WeightsSources()
     ca = ThrowawayCa(directory)
     handler = type("Handler", (_Handler,), {"sources": sources})
-    plain = ThreadingHTTPServer(("127.0.0.1", own_port()), handler)
-    secure = ThreadingHTTPServer(("127.0.0.1", own_port()), handler)
+    plain = _Server(("127.0.0.1", own_port()), handler)
+    secure = _Server(("127.0.0.1", own_port()), handler)
     secure.socket = ca.server_context(*NAMES).wrap_socket(secure.socket, server_side=True)
     sources.url = f"http://127.0.0.1:{plain.server_port}"
     sources.tls_port = secure.server_port
@@ -104,6 +104,11 @@ def serving_weights(directory: Path) -> Iterator[WeightsSources]:
             server.server_close()
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: callers leave in the middle."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     sources: WeightsSources
     protocol_version = "HTTP/1.1"
@@ -113,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = self.headers["Host"]
-        self.sources.seen.append(Seen(host, self.path, dict(self.headers)))
+        self.sources.requests.append(SourceRequest(host, self.path, dict(self.headers)))
         if host.partition(":")[0] in NAMES:
             self._host()
         elif self.path.startswith("/api/models/") or "/resolve/" in self.path:
@@ -140,8 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         if files is None or (is_gated and self.headers["Authorization"] != f"Bearer {self.sources.token}"):
             self._answer(401 if files is None or "Authorization" not in self.headers else 403)
         elif parts[3] == "revision":
-            known = unquote(parts[4]) in ("main", "refs/pr/1")
-            self._answer(200 if known else 404, json.dumps({"id": name, "sha": COMMIT}).encode())
+            is_revision = unquote(parts[4]) in ("main", "refs/pr/1")
+            self._answer(200 if is_revision else 404, json.dumps({"id": name, "sha": COMMIT}).encode())
         elif parts[3] == "tree":
             self._tree(name, files, int(parse_qs(target.query).get("cursor", ["0"])[0]))
         else:
@@ -236,8 +241,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[start : start + self.sources.cut_after.pop(0)])
             self.close_connection = True
             return
-        if self.sources.held is not None:
+        if self.sources.pause is not None:
             self.wfile.write(content[start : start + 1])
-            self.sources.held.wait()
+            self.sources.pause.wait()
             start += 1
         self.wfile.write(content[start:])

@@ -46,7 +46,7 @@ class CheckpointSizes:
 
 @dataclass(frozen=True, slots=True)
 class WeightsTerms:
-    """Where weights may come from, wherever the nodes run."""
+    """The places that weights may come from, wherever the nodes run."""
 
     hub_url: str = "https://huggingface.co"
     s3_url: str | None = None
@@ -125,10 +125,10 @@ class Settings:
 def _weights(read: Environment) -> WeightsTerms:
     read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, "")
     model_api = read.text("TOLLGATE_MODEL_API_BASE_URL", "") or None
-    has_store = read.has("TOLLGATE_WEIGHTS_S3_URL")
+    has_store = read.has("TOLLGATE_WEIGHTS_STORE_URL")
     return WeightsTerms(
         hub_url=read.parsed("TOLLGATE_WEIGHTS_HUB_URL", http_url, WeightsTerms().hub_url),
-        s3_url=read.parsed("TOLLGATE_WEIGHTS_S3_URL", http_url) if has_store else None,
+        s3_url=read.parsed("TOLLGATE_WEIGHTS_STORE_URL", http_url) if has_store else None,
         egress_allow=read.text("TOLLGATE_EGRESS_ALLOW", ""),
         platform_hosts=tuple(platform_hosts(read.text("TOLLGATE_PLATFORM_HOSTS", ""), model_api)),
     )

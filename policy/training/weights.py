@@ -16,6 +16,9 @@ WEIGHTS_PATH = "weights"
 MAX_WEIGHTS = 20
 """The most entries of one job."""
 MAX_SOURCE_CHARS = 2048
+MAX_PATTERNS = 20
+"""The most allowed patterns of an entry, and the most ignored ones."""
+MAX_PATTERN_CHARS = 255
 MAX_KEY_BYTES = 1024
 """The longest key that S3 has."""
 _HUB = "hf://"
@@ -119,7 +122,7 @@ def matches(path: str, pattern: str) -> bool:
     """
     names = path.split("/")
     ends = {0}
-    """How many names the parts of the pattern up to here can match."""
+    """The numbers of names that the parts of the pattern up to here can match."""
     for part in pattern.removesuffix("/").split("/") + ["**"] * pattern.endswith("/"):
         if not ends:
             return False

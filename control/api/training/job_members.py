@@ -11,8 +11,16 @@ from pydantic import AfterValidator, Field, model_validator
 from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import NO_NUL, IdText, Name, RequestV1
 from policy.training.job_spec import DEFAULT_LOAD_PATH, CacheSpec, LoadRef, LoadSpec
-from policy.training.job_variables import BT_PROJECT_CACHE_DIR, CACHE_DIR
-from policy.training.weights import MAX_SOURCE_CHARS, FilePatterns, UrlSource, WeightsSpec, parse_source
+from policy.training.job_variables import BT_PROJECT_CACHE_DIR, BT_WEIGHTS_DIR, CACHE_DIR, WEIGHTS_DIR
+from policy.training.weights import (
+    MAX_PATTERN_CHARS,
+    MAX_PATTERNS,
+    MAX_SOURCE_CHARS,
+    FilePatterns,
+    UrlSource,
+    WeightsSpec,
+    parse_source,
+)
 
 MAX_PATH_BYTES = 1024
 MAX_LOADS = 20
@@ -32,8 +40,8 @@ _Text = Annotated[str, Field(max_length=4096, json_schema_extra=NO_NUL)]
 _Texts = Annotated[list[_Text], Field(max_length=MAX_MEMBERS)]
 _Object = dict[str, Any]
 _Source = Annotated[str, Field(min_length=1, max_length=MAX_SOURCE_CHARS, json_schema_extra=NO_NUL)]
-_Pattern = Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=NO_NUL)]
-_Patterns = Annotated[list[_Pattern], Field(max_length=MAX_MEMBERS)]
+_Pattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARS, json_schema_extra=NO_NUL)]
+_Patterns = Annotated[list[_Pattern], Field(max_length=MAX_PATTERNS)]
 
 
 def relative(path: str) -> str:
@@ -74,7 +82,7 @@ def _mount_path(path: str) -> str:
 def _weights_location(path: str) -> str:
     """The path below the directory of weights."""
     if not path.startswith("/"):
-        raise ValueError("must be an absolute path; it begins in the directory that $BT_WEIGHTS_DIR names")
+        raise ValueError(f"must be an absolute path; it begins in the directory that ${BT_WEIGHTS_DIR} names")
     location = relative(path.lstrip("/"))
     if not location:
         raise ValueError("must name a directory below /, such as /models/llama")
@@ -204,7 +212,7 @@ class WeightsRequestV1(RequestV1):
 
     source: Annotated[_Source, AfterValidator(_check_source)]
     mount_location: Annotated[JobPath, AfterValidator(_weights_location)] = Field(
-        description="An absolute path, which begins in the directory that `TOLLGATE_WEIGHTS_DIR` names."
+        description=f"An absolute path, which begins in the directory that `{WEIGHTS_DIR}` names."
     )
     auth: WeightsAuthRequestV1 | None = None
     auth_secret_name: Name | None = None

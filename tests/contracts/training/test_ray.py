@@ -305,18 +305,19 @@ async def test_weights_that_cannot_be_had_end_the_job(stage: Stage) -> None:
 
 
 async def test_stop_ends_a_fetch(stage: Stage, sources: WeightsSources) -> None:
-    sources.held = threading.Event()
+    sources.pause = threading.Event()
     job = replace(claimed("echo never"), environment_token="slow-weights")
     await stage.backend.start(job, [(await stage.backend.hosts())[0].name])
 
     async def told() -> bool:
-        return "fetching 1 files" in str(await all_output(stage.backend, job))
+        chunk = await stage.backend.output(job.job_id, job.attempt, 0, 0)
+        return any("fetching 1 file " in text for *_, text in chunk.lines)
 
     await eventually(told, "the fetch", PATIENCE_S, every_s=0.1)
     await stage.backend.stop(job.job_id, Outcome.STOPPED)
     report = await in_phase(stage.backend, job, Phase.ENDED)
-    sources.held.set()
-    sources.held = None
+    sources.pause.set()
+    sources.pause = None
 
     assert (report.outcome, report.error_message) == (Outcome.STOPPED, None)
 

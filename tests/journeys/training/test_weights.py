@@ -76,7 +76,8 @@ async def test_weights_of_all_sources_are_there_before_the_first_command(trainin
     assert len(await job.lines("./models/tiny/sub/model.safetensors")) == 2
     assert "Tollgate: weights.0 (hf://acme/gated-tiny@main): fetching 2 files (2.4 MiB)" in log
     assert (
-        f"Tollgate: weights.2 (https://{FILES}/one.bin): 1 files (2.4 MiB) are in $BT_WEIGHTS_DIR/models/one.bin" in log
+        f"Tollgate: weights.2 (https://{FILES}/one.bin): 1 file (2.4 MiB) fetched to $BT_WEIGHTS_DIR/models/one.bin"
+        in log
     )
     again = await job.recreate()
     await again.until("COMPLETED")
@@ -131,27 +132,27 @@ async def test_secret_of_weights_exists_and_stays_while_a_job_needs_it(
     status, answer = await training.operator.ask("POST", training.jobs, {"training_job": {"weights": [entry]}})
     assert (status, answer["details"][0]["field"]) == (400, "training_job.weights.0.auth_secret_name")
     await training.operator.call("POST", "/v1/secrets", {"name": "kept", "value": "kept-for-the-job"})
-    sources.held = threading.Event()
+    sources.pause = threading.Event()
     job = await training.create("true", weights=[entry])
     await job.until("DEPLOYING")
     assert (await training.operator.ask("DELETE", "/v1/secrets/kept"))[0] == 409
-    sources.held.set()
-    sources.held = None
+    sources.pause.set()
+    sources.pause = None
     await job.until("COMPLETED")
     await training.operator.call("DELETE", "/v1/secrets/kept")
 
 
 async def test_stop_ends_a_fetch(training: Training, sources: WeightsSources) -> None:
-    sources.held = threading.Event()
-    before = len(sources.seen)
+    sources.pause = threading.Event()
+    before = len(sources.requests)
     job = await training.create(
         "echo never", weights=[{"source": f"https://{FILES}/one.bin?sig=hidden", "mount_location": "/m"}]
     )
-    await eventually(lambda: len(sources.seen) > before, training.product.log_tail)
-    await job.logged("fetching 1 files")
+    await eventually(lambda: len(sources.requests) > before, training.product.log_tail)
+    await job.logged("fetching 1 file ")
     assert await job.status() == "DEPLOYING"
     await job.stop()
     await job.until("STOPPED")
-    sources.held.set()
-    sources.held = None
+    sources.pause.set()
+    sources.pause = None
     assert "never" not in await job.log()

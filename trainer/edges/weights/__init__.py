@@ -5,6 +5,7 @@ from pathlib import Path
 
 from policy.training.weights import Weights
 from runtime.environment import SettingsError
+from runtime.http.checked_dialling import trusting
 from runtime.shares.places import Places
 from trainer.edges.weights.downloads import Downloads
 from trainer.edges.weights.fetching import Budget, Fetch
@@ -28,14 +29,13 @@ class WeightsFetcher:
     ) -> None:
         """Fetch all of them, in this order. WeightsError."""
         await self._places.wait(workspace_id, is_bounded=False)
-        downloads = Downloads(self._terms)
         try:
-            budget = Budget(self._sizes.of(workspace_id))
-            for place, one in enumerate(weights):
-                await Fetch(place, one, downloads, tell).run(directory, budget)
+            async with Downloads(self._terms) as downloads:
+                budget = Budget(self._sizes.of(workspace_id))
+                for place, one in enumerate(weights):
+                    await Fetch(place, one, downloads, tell).run(directory, budget)
         finally:
             self._places.leave(workspace_id)
-            await downloads.close()
 
 
 def terms_of(settings: Settings) -> WeightsTerms:
@@ -44,7 +44,9 @@ def terms_of(settings: Settings) -> WeightsTerms:
     if settings.egress_ca_file is None:
         return terms
     try:
-        return terms.trusting(Path(settings.egress_ca_file).read_text(encoding="ascii"))
+        pem = Path(settings.egress_ca_file).read_text(encoding="ascii")
+        trusting(None, pem)
+        return terms.trusting(pem)
     except (OSError, ValueError):
         raise SettingsError("TOLLGATE_EGRESS_CA_FILE: expected a PEM file that can be read") from None
 

@@ -17,6 +17,7 @@ import aiohttp
 from yarl import URL
 
 from policy.hosts import MAX_REDIRECT_CHARS, EgressRules, HostRuleError, Reach, check_addresses, check_download_url
+from runtime.daemon_threads import in_daemon_thread
 from runtime.http.checked_dialling import (
     AddressRefusedError,
     Place,
@@ -51,7 +52,7 @@ class OtherRegionError(Exception):
 
 
 class Downloads:
-    """GETs for one job. `close` it."""
+    """GETs for one job, within an `async with`."""
 
     def __init__(self, terms: WeightsTerms) -> None:
         self.terms = terms
@@ -62,7 +63,10 @@ class Downloads:
             for reach in (Reach.OPERATOR, Reach.CUSTOMER)
         }
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> "Downloads":
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
         for session in self._sessions.values():
             await session.close()
 
@@ -98,7 +102,7 @@ class Downloads:
         """The same for JSON."""
         content, answer = await self.read(request)
         try:
-            return json.loads(content), answer
+            return await in_daemon_thread(json.loads, content), answer
         except (ValueError, RecursionError):
             raise WeightsError("the source's list of files is not JSON") from None
 

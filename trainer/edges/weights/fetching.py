@@ -1,26 +1,29 @@
 """Fetches one entry of a job's weights: lists its files, downloads each, and tells how far it is.
 
-The directory is the job's, and other jobs of its user may run: paths are walked part by part, no symbolic link is
-followed, and nothing that is there is replaced. See docs/reference/training.md#weights.
+The directory is the job's, and other jobs of its user may run: paths are walked part by part, and no symbolic link is
+followed. A file has its name once it is whole. See docs/reference/training.md#weights.
 """
 
 import asyncio
+import contextlib
 import os
+import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from policy.training.weights import WEIGHTS_PATH, BucketSource, HubSource, UrlSource, Weights, parse_source
 from runtime.backoff import pause_s
+from runtime.daemon_threads import in_daemon_thread
 from trainer.backend import WeightsError
 from trainer.edges.checkpoints.directory import opened_below, opened_directory
 from trainer.edges.checkpoints.writing import give, make_parents
-from trainer.edges.weights.buckets import bucket_files
 from trainer.edges.weights.downloads import Downloads, OtherRegionError
 from trainer.edges.weights.file_download import Budget, FileDownload
 from trainer.edges.weights.hub import hub_files
+from trainer.edges.weights.object_listing import bucket_files
 from trainer.edges.weights.remote_files import RemoteFile, Request, SourceAwayError, bearer, check_files
 
 __all__ = ["Budget", "Fetch"]
@@ -50,20 +53,24 @@ class Fetch:
         """Put all files into the directory of weights below `directory`. WeightsError, which names the entry."""
         try:
             files = await self._persistently(self._list)
-            files = [file for file in files if not file.path or self._weights.patterns.match(file.path)]
+            files = await in_daemon_thread(self._wanted, files)
             check_files(files)
             size_bytes = sum(file.size_bytes or 0 for file in files)
             budget.check(size_bytes)
-            known = all(file.size_bytes is not None for file in files)
-            total = _gib(size_bytes) if known else "size not known yet"
-            await self._say(f"fetching {len(files)} files ({total})")
+            has_sizes = all(file.size_bytes is not None for file in files)
+            total = _gib(size_bytes) if has_sizes else "of a size that is not listed"
+            await self._say(f"fetching {_files(len(files))} ({total})")
             with opened_directory(directory) as root:
                 await self._fetch(root, files, budget)
         except OSError as error:
             raise WeightsError(f"{self._name} could not be written: {error.strerror}") from None
         except WeightsError as error:
             raise WeightsError(f"{self._name} could not be fetched: {error}") from None
-        await self._say(f"{len(files)} files ({_gib(self._bytes)}) are in $BT_WEIGHTS_DIR/{self._weights.location}")
+        where = f"$BT_WEIGHTS_DIR/{self._weights.location}"
+        await self._say(f"{_files(len(files))} ({_gib(self._bytes)}) fetched to {where}")
+
+    def _wanted(self, files: Sequence[RemoteFile]) -> list[RemoteFile]:
+        return [file for file in files if not file.path or self._weights.patterns.match(file.path)]
 
     async def _list(self) -> Sequence[RemoteFile]:
         source = parse_source(self._weights.source)
@@ -80,11 +87,9 @@ class Fetch:
         for number, file in enumerate(files):
             path = f"{WEIGHTS_PATH}/{self._weights.location}/{file.path}".rstrip("/")
             make_parents(root, path)
-            with opened_below(root, path, _WRITE) as descriptor:
-                give(descriptor, root)
-                os.fchmod(descriptor, 0o644)
+            with _new_file(root, path) as descriptor:
                 download = FileDownload(self._downloads, file, descriptor, budget)
-                on_written = partial(self._wrote, f"{number} of {len(files)} files")
+                on_written = partial(self._wrote, f"{number} of {_files(len(files))}")
                 await self._persistently(partial(download.run, on_written))
 
     async def _wrote(self, so_far: str, size_bytes: int) -> None:
@@ -112,6 +117,31 @@ class Fetch:
     async def _say(self, text: str) -> None:
         self._told_at = time.monotonic()
         await asyncio.to_thread(self._tell, f"{self._name}: {text}")
+
+
+@contextlib.contextmanager
+def _new_file(root: int, path: str) -> Iterator[int]:
+    """A descriptor of a new file, which gets its name at the end of the block: another machine may share the directory.
+
+    OSError.
+    """
+    parents, _, name = path.rpartition("/")
+    draft = f".{secrets.token_hex(8)}.part"
+    with opened_below(root, parents, os.O_RDONLY | os.O_DIRECTORY) as parent:
+        try:
+            with opened_below(parent, draft, _WRITE) as descriptor:
+                give(descriptor, root)
+                os.fchmod(descriptor, 0o644)
+                yield descriptor
+            os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft, dir_fd=parent)
+            raise
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
 
 
 def _gib(size_bytes: int) -> str:

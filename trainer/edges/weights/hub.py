@@ -13,7 +13,7 @@ from trainer.edges.weights.remote_files import MAX_FILES, Access, RemoteFile, Re
 _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MAX_PAGES = 100
-_MAX_ENTRIES = 10 * MAX_FILES
+_MAX_ENTRIES = 2 * MAX_FILES
 """The most files and directories that are looked at; patterns may leave most of them out."""
 
 

@@ -73,7 +73,7 @@ async def test_model_of_a_hub_is_there_with_its_directories(job: Job, sources: W
     assert job.files() == {"models/tiny/config.json": b"{}", "models/tiny/a b/model#1.safetensors": LARGE}
     assert job.lines[0] == "weights.0 (hf://acme/tiny@refs/pr/1): fetching 2 files (2.9 MiB)"
     assert job.lines[-1] == (
-        "weights.0 (hf://acme/tiny@refs/pr/1): 2 files (2.9 MiB) are in $BT_WEIGHTS_DIR/models/tiny"
+        "weights.0 (hf://acme/tiny@refs/pr/1): 2 files (2.9 MiB) fetched to $BT_WEIGHTS_DIR/models/tiny"
     )
 
 
@@ -83,7 +83,7 @@ async def test_token_goes_to_the_hub_and_not_to_where_it_redirects(job: Job, sou
     await job.fetch(Weights("hf://acme/gated-one", "m", f"{TOKEN}\n"))
 
     assert job.files() == {"m/model.safetensors": LARGE}
-    tokens = {one.host.partition(":")[0]: one.headers.get("Authorization") for one in sources.seen}
+    tokens = {one.host.partition(":")[0]: one.headers.get("Authorization") for one in sources.requests}
     assert tokens == {"127.0.0.1": f"Bearer {TOKEN}", CDN: None}
 
 
@@ -113,8 +113,22 @@ async def test_file_of_a_url_is_at_its_place(job: Job, sources: WeightsSources) 
     sources.redirects["/old"] = "/model.bin?sig=a%2Fb"
     await job.fetch(Weights(f"{URL}?sig=a%2Fb", "a/one.bin"), Weights(f"https://{FILES}/old", "two.bin", "key-1234"))
     assert job.files() == {"a/one.bin": LARGE, "two.bin": LARGE}
-    assert [one.headers.get("Authorization") for one in sources.seen] == [None, "Bearer key-1234", "Bearer key-1234"]
+    assert [one.headers.get("Authorization") for one in sources.requests] == [
+        None,
+        "Bearer key-1234",
+        "Bearer key-1234",
+    ]
     assert "sig" not in "".join(job.lines)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_files_belong_to_the_user_of_the_job(job: Job, sources: WeightsSources) -> None:
+    sources.files["/model.bin"] = b"m"
+    os.chown(job.directory, 271_828, 271_828)
+    await job.fetch(Weights(URL, "a/b"))
+    paths = [*(job.directory / "weights").rglob("*"), job.directory / "weights"]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(271_828, 271_828)}
+    assert (job.directory / "weights/a/b").stat().st_mode & 0o777 == 0o644
 
 
 # --- what breaks off ---
@@ -127,7 +141,7 @@ async def test_download_that_breaks_off_goes_on_where_it_was(job: Job, sources: 
     await job.fetch(Weights(URL, "m"))
 
     assert job.files() == {"m": LARGE}
-    assert [one.headers.get("Range") for one in sources.seen] == [None, "bytes=1000000-", "bytes=1700000-"]
+    assert [one.headers.get("Range") for one in sources.requests] == [None, "bytes=1000000-", "bytes=1700000-"]
 
 
 async def test_file_that_changed_meanwhile_is_downloaded_again(job: Job, sources: WeightsSources) -> None:
@@ -165,7 +179,7 @@ async def test_content_that_is_not_that_of_the_list_is_refused(job: Job, sources
 
 async def test_cancelled_fetch_leaves_the_source(job: Job, sources: WeightsSources) -> None:
     sources.buckets["public"] = {"model": LARGE}
-    sources.held = threading.Event()
+    sources.pause = threading.Event()
     task = asyncio.create_task(job.fetch(Weights("s3://public/model", "m")))
     await eventually(lambda: "/public/model" in sources.targets("127.0.0.1"))
 
@@ -173,7 +187,8 @@ async def test_cancelled_fetch_leaves_the_source(job: Job, sources: WeightsSourc
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    sources.held.set()
+    sources.pause.set()
+    assert job.files() == {}
 
 
 # --- what is refused ---
@@ -225,7 +240,7 @@ async def test_operators_hub_is_no_source_of_urls(job: Job, sources: WeightsSour
     port = sources.url.rpartition(":")[2]
     error = await job.error(Weights(f"https://127.0.0.1:{port}/acme/tiny/resolve/main/a", "m"))
     assert "may not be called" in error
-    assert sources.seen == []
+    assert sources.requests == []
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/x", "a//b", "a\x1b", "a/" * 40 + "b"], ids=repr)
@@ -263,9 +278,15 @@ async def test_other_workspaces_bound_is_its_own(job: Job, sources: WeightsSourc
     assert "TOLLGATE_WEIGHTS_MAX_SIZE" in await job.error(Weights(URL, "o"))
 
 
-async def test_two_entries_never_write_one_file(job: Job, sources: WeightsSources) -> None:
-    sources.files["/model.bin"] = b"m"
-    assert "File exists" in await job.error(Weights(URL, "m"), Weights(URL, "m"))
+async def test_machines_that_share_the_directory_get_whole_files(job: Job, sources: WeightsSources) -> None:
+    sources.files["/model.bin"] = LARGE
+    await asyncio.gather(job.fetch(Weights(URL, "m/x")), job.fetch(Weights(URL, "m/x")))
+    assert job.files() == {"m/x": LARGE}
+
+
+async def test_file_where_a_directory_would_be_is_refused(job: Job, sources: WeightsSources) -> None:
+    sources.buckets["public"] = {"k/a": b"1", "k/a/b": b"2"}
+    assert "could not be written: Not a directory" in await job.error(Weights("s3://public/k", "m"))
 
 
 @pytest.fixture
@@ -287,3 +308,4 @@ async def test_full_disk_is_named(job: Job, sources: WeightsSources, small_disk:
     job.directory = small_disk
     error = await job.error(Weights(URL, "m"))
     assert error == f"weights.0 ({URL}) could not be fetched: it cannot be written (No space left on device)"
+    assert job.files() == {}

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from xml.parsers import expat
 
 from policy.training.weights import BucketSource
+from runtime.daemon_threads import in_daemon_thread
 from trainer.backend import WeightsError
 from trainer.edges.weights.downloads import Downloads, OtherRegionError
 from trainer.edges.weights.remote_files import MAX_FILES, Bearer, RefusedError, RemoteFile, Request, origin_of
@@ -15,12 +16,12 @@ from trainer.edges.weights.signing import Keys, SignedAccess, read_keys
 _DEFAULT_REGION = "us-east-1"
 _REGION = re.compile(r"[a-z0-9-]{1,32}")
 _SAFE = "-_.~"
-_MAX_OBJECTS = 10 * MAX_FILES
+_MAX_OBJECTS = 2 * MAX_FILES
 """The most objects that are looked at; patterns may leave most of them out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class ObjectBucket:
     """A bucket as it is asked. `operator_origin`: that of `url`, if the operator has set it."""
 
     source: BucketSource
@@ -41,36 +42,36 @@ async def bucket_files(downloads: Downloads, source: BucketSource, credential: s
     SourceAwayError; WeightsError.
     """
     keys = None if credential is None else read_keys(credential)
-    bucket = _bucket(downloads, source, keys, keys.region if keys and keys.region else None)
+    bucket = _object_bucket(downloads, source, keys, keys.region if keys and keys.region else None)
     try:
         return await _listed(downloads, bucket)
     except OtherRegionError as error:
         if not _REGION.fullmatch(error.region) or error.region == bucket.region:
             raise WeightsError("the source does not answer for the bucket's region") from None
-        bucket = _bucket(downloads, source, keys, error.region)
+        bucket = _object_bucket(downloads, source, keys, error.region)
     try:
         return await _listed(downloads, bucket)
     except OtherRegionError:
         raise WeightsError("the source does not answer for the bucket's region") from None
 
 
-def _bucket(downloads: Downloads, source: BucketSource, keys: Keys | None, region: str | None) -> Bucket:
+def _object_bucket(downloads: Downloads, source: BucketSource, keys: Keys | None, region: str | None) -> ObjectBucket:
     """Return where a bucket is. `region`: None if it is not known."""
     own = downloads.terms.s3_url
     if source.scheme == "r2":
-        return Bucket(source, f"https://{source.account}.r2.cloudflarestorage.com", region or "auto", keys)
+        return ObjectBucket(source, f"https://{source.account}.r2.cloudflarestorage.com", region or "auto", keys)
     if source.scheme == "gs":
-        return Bucket(source, "https://storage.googleapis.com", region or "auto", keys)
+        return ObjectBucket(source, "https://storage.googleapis.com", region or "auto", keys)
     region = region or _DEFAULT_REGION
     if own is not None:
-        return Bucket(source, own, region, keys, origin_of(own))
+        return ObjectBucket(source, own, region, keys, origin_of(own))
     if not _REGION.fullmatch(region):
         raise WeightsError("the region of its secret is none")
     end = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    return Bucket(source, f"https://s3.{region}.{end}", region, keys)
+    return ObjectBucket(source, f"https://s3.{region}.{end}", region, keys)
 
 
-async def _listed(downloads: Downloads, bucket: Bucket) -> list[RemoteFile]:
+async def _listed(downloads: Downloads, bucket: ObjectBucket) -> list[RemoteFile]:
     key = bucket.source.key
     prefix = f"{key}/" if key else ""
     try:
@@ -84,7 +85,7 @@ async def _listed(downloads: Downloads, bucket: Bucket) -> list[RemoteFile]:
     return [RemoteFile(name.removeprefix(prefix), bucket.request(name), size) for name, size in sizes.items()]
 
 
-async def _sizes(downloads: Downloads, bucket: Bucket, prefix: str) -> dict[str, int]:
+async def _sizes(downloads: Downloads, bucket: ObjectBucket, prefix: str) -> dict[str, int]:
     """The sizes of all objects whose keys begin so, without those that stand for a directory."""
     sizes = dict[str, int]()
     token = ""
@@ -92,7 +93,7 @@ async def _sizes(downloads: Downloads, bucket: Bucket, prefix: str) -> dict[str,
         more = f"continuation-token={quote(token, safe=_SAFE)}&" if token else ""
         query = f"?{more}list-type=2&max-keys=1000&prefix={quote(prefix, safe=_SAFE)}"
         content, _ = await downloads.read(bucket.request("", query))
-        page = _page(content)
+        page = await in_daemon_thread(_page, content)
         sizes |= {key: size for key, size in page.sizes.items() if key.startswith(prefix) and not key.endswith("/")}
         if not page.token or page.token == token:
             return sizes
