@@ -18,6 +18,8 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 MAX_URL_CHARS = 2048
+MAX_REDIRECT_CHARS = 8192
+"""Signed URLs, to which stores redirect, are longer than what people write."""
 
 
 class HostRuleError(EndpointRuleError):
@@ -211,13 +213,17 @@ def check_base_url(url: str, rules: EgressRules | None = None, field: str = "bas
 
     The caller then checks what the name resolves to (`check_addresses`), unless the name is in `rules.links`.
     """
-    rules = rules or EgressRules()
     parsed = _Reader(field, url).read(schemes=("https",), with_port=False)
-    if parsed.address is not None:
-        check_addresses((parsed.address,), Reach.CUSTOMER, rules, field)
-    elif parsed.host not in rules.links:
-        _check_public_name(parsed.host, rules, field)
-    return parsed
+    return _check_customer_host(parsed, rules or EgressRules(), field)
+
+
+def check_download_url(url: str, rules: EgressRules, field: str, max_chars: int = MAX_URL_CHARS) -> ParsedBase:
+    """Raise `HostRuleError` unless `url` may be that of a file for a job: like a base URL, and it may have a query."""
+    without_query, mark, query = url.partition("?")
+    if mark:
+        _Reader(field, url, max_chars).check_query(query)
+    parsed = _Reader(field, without_query, max_chars).read(schemes=("https",), with_port=False)
+    return _check_customer_host(parsed, rules, field)
 
 
 def check_replica_url(url: str, rules: EgressRules) -> ParsedBase:
@@ -238,6 +244,14 @@ def check_wake_url(url: str, rules: EgressRules) -> ParsedBase:
         reader.check_query(query)
     parsed = _Reader("wake_url", without_query).read(schemes=("http", "https"), with_port=True)
     return _check_replica_host(parsed, rules, "wake_url")
+
+
+def _check_customer_host(parsed: ParsedBase, rules: EgressRules, field: str) -> ParsedBase:
+    if parsed.address is not None:
+        check_addresses((parsed.address,), Reach.CUSTOMER, rules, field)
+    elif parsed.host not in rules.links:
+        _check_public_name(parsed.host, rules, field)
+    return parsed
 
 
 def _check_replica_host(parsed: ParsedBase, rules: EgressRules, field: str) -> ParsedBase:
@@ -281,6 +295,7 @@ class _Reader:
 
     field: str
     url: str
+    max_chars: int = MAX_URL_CHARS
 
     def read(self, schemes: tuple[str, ...], with_port: bool) -> ParsedBase:
         self._check_characters()
@@ -302,8 +317,8 @@ class _Reader:
             raise self._error("the query holds a character that must be percent-encoded")
 
     def _check_characters(self) -> None:
-        if not self.url or len(self.url) > MAX_URL_CHARS:
-            raise self._error(f"must have 1 to {MAX_URL_CHARS} characters")
+        if not self.url or len(self.url) > self.max_chars:
+            raise self._error(f"must have 1 to {self.max_chars} characters")
         if not self.url.isascii():
             raise self._error("must be ASCII; write an international name in its xn-- form")
         if any(not "!" <= char <= "~" for char in self.url) or "\\" in self.url:

@@ -15,6 +15,7 @@ from policy.training.caches import CacheSummary
 from policy.training.reports import CheckpointReport, Claimed, JobReport, Restore
 from policy.training.resources import Host
 from policy.training.statuses import Outcome
+from policy.training.weights import Weights
 
 
 class BackendAwayError(Exception):
@@ -27,6 +28,10 @@ class RestoreError(Exception):
 
 class ArtifactError(Exception):
     """An artifact cannot be unpacked: its archive is bad or lost, or the disk is full. The message says why."""
+
+
+class WeightsError(Exception):
+    """Weights cannot be fetched, or not be written. The message says why, in one line and without secrets."""
 
 
 class NoTerminalError(Exception):
@@ -43,10 +48,11 @@ class EnvironmentRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """A job's own environment variables, secrets among them, and what to mask in its output."""
+    """A job's own environment variables, secrets among them, what to mask in its output, and its weights."""
 
     variables: Mapping[str, str] = field(repr=False)
     secrets: Sequence[str] = field(repr=False)
+    weights: Sequence[Weights] = ()
 
 
 EnvironmentSource = Callable[[str], Awaitable[JobEnvironment]]
@@ -113,6 +119,19 @@ class ArtifactSource(Protocol):
         """Unpack the archives, in this order, in a directory whose owner gets the files.
 
         `workspace_id`: whose share of the transfers it takes. BackendAwayError if the store is away; ArtifactError.
+        """
+        ...
+
+
+class WeightsSource(Protocol):
+    """Fetches weights from elsewhere: `trainer.edges.weights.WeightsFetcher`."""
+
+    async def fetch(
+        self, weights: Sequence[Weights], directory: Path, workspace_id: str, tell: Callable[[str], None]
+    ) -> None:
+        """Put them into the directory of weights below `directory`, whose owner gets the files. WeightsError.
+
+        `workspace_id`: whose share of the fetches it takes. `tell` gets lines for the job's log; it may block.
         """
         ...
 

@@ -16,8 +16,8 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 class NodePlace:
     """A node among those of its job, and its directories. `path`: where its machine has programs.
 
-    `user`: the name of its user where the machine has none; "" otherwise. `cache`: None where the job has none.
-    `image_variables`: what the image that it runs in sets.
+    `user`: the name of its user where the machine has none; "" otherwise. `cache`, `weights`: None where the job has
+    none. `image_variables`: what the image that it runs in sets.
     """
 
     job: Claimed
@@ -29,6 +29,7 @@ class NodePlace:
     checkpoints: str
     loads: str
     cache: str | None = None
+    weights: str | None = None
     path: str = DEFAULT_PATH
     user: str = ""
     image_variables: Mapping[str, str] = field(default_factory=dict)
@@ -59,6 +60,8 @@ def node_environment(place: NodePlace, own: Mapping[str, str]) -> dict[str, str]
         fixed |= dict.fromkeys(cache_names, place.cache)
     if place.job.spec.load is not None:
         fixed |= {names.LOAD_DIR: place.loads, names.BT_LOAD_DIR: place.loads}
+    if place.weights is not None:
+        fixed |= {names.WEIGHTS_DIR: place.weights, names.BT_WEIGHTS_DIR: place.weights}
     return dict(place.image_variables) | usual | dict(own) | fixed | _of_the_original(place)
 
 

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from policy.hosts import EgressRules, platform_hosts
+from policy.training.wire import optional_text, text, texts
 from runtime.environment import Environment, access_token, http_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 
@@ -42,6 +45,35 @@ class CheckpointSizes:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsTerms:
+    """The places that weights may come from, wherever the nodes run."""
+
+    hub_url: str = "https://huggingface.co"
+    s3_url: str | None = None
+    """The S3 of `s3://`; None: that of AWS."""
+    egress_allow: str = ""
+    platform_hosts: tuple[str, ...] = ()
+    ca_pem: str = ""
+    """Authorities that are trusted besides the system's."""
+
+    def trusting(self, ca_pem: str) -> "WeightsTerms":
+        return replace(self, ca_pem=ca_pem)
+
+    def to_wire(self) -> dict[str, Any]:
+        return asdict(self) | {"platform_hosts": list(self.platform_hosts)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "WeightsTerms":
+        return cls(
+            hub_url=text(wire, "hub_url"),
+            s3_url=optional_text(wire, "s3_url"),
+            egress_allow=text(wire, "egress_allow"),
+            platform_hosts=texts(wire, "platform_hosts"),
+            ca_pem=text(wire, "ca_pem"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of `trainer.app.run`."""
 
@@ -62,6 +94,10 @@ class Settings:
     user: str | None = None
     """The user that the nodes of `local` run as; None: the trainer's."""
     log_level: str = DEFAULT_LEVEL
+    weights: WeightsTerms = WeightsTerms()
+    weights_sizes: CheckpointSizes = CheckpointSizes()
+    """The bounds of all weights of one job."""
+    egress_ca_file: str | None = None
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "Settings":
@@ -83,7 +119,22 @@ class Settings:
             stop_grace_s=read.seconds("TOLLGATE_TRAINING_STOP_GRACE_S", DEFAULT_STOP_GRACE_S),
             user=read.text("TOLLGATE_TRAINING_USER") if read.has("TOLLGATE_TRAINING_USER") else None,
             log_level=read.parsed("TOLLGATE_LOG_LEVEL", parse_level, DEFAULT_LEVEL),
+            weights=_weights(read),
+            weights_sizes=read.parsed("TOLLGATE_WEIGHTS_MAX_SIZE", parse_checkpoint_sizes, "1Ti"),
+            egress_ca_file=read.text("TOLLGATE_EGRESS_CA_FILE", "") or None,
         )
+
+
+def _weights(read: Environment) -> WeightsTerms:
+    read.parsed("TOLLGATE_EGRESS_ALLOW", EgressRules.parse, "")
+    model_api = read.text("TOLLGATE_MODEL_API_BASE_URL", "") or None
+    has_store = read.has("TOLLGATE_WEIGHTS_STORE_URL")
+    return WeightsTerms(
+        hub_url=read.parsed("TOLLGATE_WEIGHTS_HUB_URL", http_url, WeightsTerms().hub_url),
+        s3_url=read.parsed("TOLLGATE_WEIGHTS_STORE_URL", http_url) if has_store else None,
+        egress_allow=read.text("TOLLGATE_EGRESS_ALLOW", ""),
+        platform_hosts=tuple(platform_hosts(read.text("TOLLGATE_PLATFORM_HOSTS", ""), model_api)),
+    )
 
 
 def parse_backend(text: str) -> str:

@@ -51,7 +51,8 @@ async def _post_environment(request: web.Request) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
     token = token_in(json_object(await request.read()))
     opened = await claims.open_environment(dependencies.store, dependencies.settings.secret_keys, token)
-    return _answer({"environment": opened.variables, "secrets": opened.secrets})
+    weights = [one.to_wire() for one in opened.weights]
+    return _answer({"environment": opened.variables, "secrets": opened.secrets, "weights": weights})
 
 
 async def _post_output(request: web.Request) -> web.Response:

@@ -16,6 +16,7 @@ from policy.hosts import (
     Reach,
     check_addresses,
     check_base_url,
+    check_download_url,
     check_replica_url,
     check_wake_url,
 )
@@ -37,6 +38,9 @@ class UpstreamUrlChecker:
 
     async def check_wake_url(self, url: str) -> None:
         await self._check(check_wake_url(url, self._rules), Reach.REPLICA, "wake_url")
+
+    async def check_download_url(self, url: str, field: str) -> None:
+        await self._check(check_download_url(url, self._rules, field), Reach.CUSTOMER, field)
 
     async def _check(self, parsed: ParsedBase, reach: Reach, field: str) -> None:
         if parsed.address is None and parsed.host not in self._rules.links:

@@ -3,8 +3,9 @@
 See docs/reference/management-api.md#egress-rules.
 """
 
-from control.edges.egress import Egress, EgressClient, Resolve, resolve_host
+from control.edges.egress import Egress, EgressClient, Resolve
 from policy.hosts import EgressRules, Reach, check_wake_url
+from runtime.http.checked_dialling import resolve_host
 
 TIMEOUT_S = 10.0
 _HEADERS = {"Content-Type": "application/json"}

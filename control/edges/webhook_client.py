@@ -6,9 +6,10 @@ See docs/reference/management-api.md#egress-rules.
 import time
 from collections.abc import Mapping
 
-from control.edges.egress import Egress, EgressClient, Resolve, resolve_host
+from control.edges.egress import Egress, EgressClient, Resolve
 from control.records.webhooks import DeliveryAttempt
 from policy.hosts import EgressRules, Reach, check_base_url
+from runtime.http.checked_dialling import resolve_host
 
 MAX_RETRY_AFTER_S = 86_400
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.training.resources import NodeResources
+from policy.training.weights import WeightsSpec, secret_names
 from policy.training.wire import (
     added_count,
     added_members,
+    added_objects,
     added_texts,
     count,
     flag,
@@ -121,6 +123,13 @@ class JobSpec:
     cache: CacheSpec | None = None
     artifacts: tuple[str, ...] = ()
     """The `s3_key`s of the workspace's uploads that are unpacked before the first command runs."""
+    weights: tuple[WeightsSpec, ...] = ()
+
+    @property
+    def secret_names(self) -> set[str]:
+        """The secrets that the job needs."""
+        of_variables = {value.name for value in self.environment.values() if isinstance(value, SecretRef)}
+        return of_variables | secret_names(self.weights)
 
     def to_wire(self) -> dict[str, Any]:
         session = self.session
@@ -137,6 +146,7 @@ class JobSpec:
             "load": self.load and self.load.to_wire(),
             "cache": self.cache and self.cache.to_wire(),
             "artifacts": list(self.artifacts),
+            "weights": [one.to_wire() for one in self.weights],
         }
 
     @classmethod
@@ -160,6 +170,7 @@ class JobSpec:
             load=None if load is None else LoadSpec.from_wire(load),
             cache=None if cache is None else CacheSpec.from_wire(cache),
             artifacts=added_texts(wire, "artifacts"),
+            weights=tuple(map(WeightsSpec.from_wire, added_objects(wire, "weights"))),
         )
 
 

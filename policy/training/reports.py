@@ -28,7 +28,8 @@ from policy.training.wire import (
 LOADS = "loads"
 CACHES = "caches"
 UNPACKS = "unpacks"
-ABILITIES = (LOADS, CACHES, UNPACKS)
+FETCHES = "fetches"
+ABILITIES = (LOADS, CACHES, UNPACKS, FETCHES)
 """The abilities that a trainer of an older version lacks. Each claim tells them."""
 
 

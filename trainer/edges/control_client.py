@@ -13,6 +13,8 @@ import aiohttp
 from policy.training.caches import CacheSummary
 from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, Claimed, OutputBatch, WantedState
 from policy.training.statuses import Outcome
+from policy.training.weights import Weights
+from policy.training.wire import added_objects
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.control import AnotherTrainerError, ControlAwayError, ControlRefusedError
 
@@ -127,7 +129,7 @@ def _environment(answer: Any) -> JobEnvironment:
         raise TypeError("environment must be an object and secrets an array")
     if not all(isinstance(one, str) for one in (*variables, *variables.values(), *secrets)):
         raise TypeError("environment and secrets must be texts")
-    return JobEnvironment(variables, secrets)
+    return JobEnvironment(variables, secrets, tuple(map(Weights.from_wire, added_objects(answer, "weights"))))
 
 
 def _is_spent(answer: Any) -> bool:

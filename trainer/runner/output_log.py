@@ -45,9 +45,13 @@ class OutputLog:
         if not self._is_full:
             self._write(stream, self._streams[stream].feed(data))
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, stream: int = STDERR) -> None:
         """Add a line of Tollgate's own."""
-        self._write(STDERR, [f"Tollgate: {text}".encode()])
+        self._write(stream, [f"Tollgate: {text}".encode()])
+
+    def tell(self, text: str) -> None:
+        """Add a line about what goes as it should."""
+        self.say(text, STDOUT)
 
     def close(self) -> None:
         """Write what is left."""

@@ -1,4 +1,4 @@
-"""Parts of a job's request: its directories, the checkpoints that it loads, and what only the original's clients send.
+"""Parts of a job's request: its directories, what it loads and fetches, and what only the original's clients send.
 
 See docs/reference/training.md#what-the-originals-clients-send.
 """
@@ -11,12 +11,23 @@ from pydantic import AfterValidator, Field, model_validator
 from control.api.protocol.bodies import MAX_MEMBERS
 from control.api.protocol.schemas import NO_NUL, IdText, Name, RequestV1
 from policy.training.job_spec import DEFAULT_LOAD_PATH, CacheSpec, LoadRef, LoadSpec
-from policy.training.job_variables import BT_PROJECT_CACHE_DIR, CACHE_DIR
+from policy.training.job_variables import BT_PROJECT_CACHE_DIR, BT_WEIGHTS_DIR, CACHE_DIR, WEIGHTS_DIR
+from policy.training.weights import (
+    MAX_PATTERN_CHARS,
+    MAX_PATTERNS,
+    MAX_SOURCE_CHARS,
+    FilePatterns,
+    UrlSource,
+    WeightsSpec,
+    parse_source,
+)
 
 MAX_PATH_BYTES = 1024
 MAX_LOADS = 20
 LATEST = "baseten_latest_checkpoint"
 NAMED = "baseten_named_checkpoint"
+CUSTOM_SECRET = "CUSTOM_SECRET"  # noqa: S105 (the original's name of a method)
+WeightsAuthMethod = Literal["CUSTOM_SECRET", "AWS_OIDC", "GCP_OIDC", "AWS_ASSUME_ROLE"]
 CheckpointType = Literal["baseten_latest_checkpoint", "baseten_named_checkpoint", "loops_checkpoint"]
 _MAX_NAME_BYTES = 255
 _CLIENTS_LOAD_PATH = "/tmp/loaded_checkpoints"  # noqa: S108 (it is compared, and never opened)
@@ -28,6 +39,9 @@ _OF_A_NODE = re.compile(r"node-[0-9]+(/|$)")
 _Text = Annotated[str, Field(max_length=4096, json_schema_extra=NO_NUL)]
 _Texts = Annotated[list[_Text], Field(max_length=MAX_MEMBERS)]
 _Object = dict[str, Any]
+_Source = Annotated[str, Field(min_length=1, max_length=MAX_SOURCE_CHARS, json_schema_extra=NO_NUL)]
+_Pattern = Annotated[str, Field(min_length=1, max_length=MAX_PATTERN_CHARS, json_schema_extra=NO_NUL)]
+_Patterns = Annotated[list[_Pattern], Field(max_length=MAX_PATTERNS)]
 
 
 def relative(path: str) -> str:
@@ -65,6 +79,30 @@ def _mount_path(path: str) -> str:
     return path
 
 
+def _weights_location(path: str) -> str:
+    """The path below the directory of weights."""
+    if not path.startswith("/"):
+        raise ValueError(f"must be an absolute path; it begins in the directory that ${BT_WEIGHTS_DIR} names")
+    location = relative(path.lstrip("/"))
+    if not location:
+        raise ValueError("must name a directory below /, such as /models/llama")
+    return location
+
+
+def _check_source(source: str) -> str:
+    parse_source(source)
+    return source
+
+
+def _check_auth_method(method: str) -> str:
+    if method != CUSTOM_SECRET:
+        raise ValueError(
+            "must be CUSTOM_SECRET: there is no identity here that a cloud trusts; store keys as a secret, and name it"
+            " in auth_secret_name"
+        )
+    return method
+
+
 def _check_type(typ: str) -> str:
     if typ not in (LATEST, NAMED):
         raise ValueError("must be baseten_latest_checkpoint or baseten_named_checkpoint; there are no Loops runs here")
@@ -82,6 +120,9 @@ def _only(default: Any, sentence: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+ForeignRole = Annotated[
+    str, _only("", "is for a cloud's trust, which there is none of here; give auth_secret_name instead")
+]
 JobPath = Annotated[str, Field(min_length=1, max_length=MAX_PATH_BYTES, json_schema_extra=NO_NUL)]
 DockerAuth = Annotated[
     _Object,
@@ -90,11 +131,6 @@ DockerAuth = Annotated[
         "images are pulled with the credentials of the machines, if at all; have the operator log in to the registry"
         " there, and leave docker_auth out",
     ),
-]
-Weights = Annotated[
-    list[_Object],
-    Field(max_length=MAX_MEMBERS),
-    _only([], "weights are not mirrored here; download them in a start command and leave weights out"),
 ]
 SessionProvider = Annotated[
     str, _only("vs_code", "sessions are shells in a browser, for no other program; leave session_provider out")
@@ -154,6 +190,51 @@ class CacheRequestV1(RequestV1):
 
     def spec(self) -> CacheSpec | None:
         return CacheSpec(bool(self.enable_legacy_hf_mount)) if self.enabled else None
+
+
+class WeightsAuthRequestV1(RequestV1):
+    """The credential of a source: a secret of the workspace."""
+
+    auth_method: Annotated[WeightsAuthMethod, AfterValidator(_check_auth_method)]
+    auth_secret_name: Name | None = None
+    aws_oidc_role_arn: ForeignRole | None = None
+    aws_oidc_region: ForeignRole | None = None
+    gcp_oidc_service_account: ForeignRole | None = None
+    gcp_oidc_workload_id_provider: ForeignRole | None = None
+    aws_assume_role_arn: ForeignRole | None = None
+    aws_assume_role_region: ForeignRole | None = None
+
+    @model_validator(mode="after")
+    def _check_secret(self) -> "WeightsAuthRequestV1":
+        if self.auth_secret_name is None:
+            raise ValueError("needs an auth_secret_name, as its auth_method is CUSTOM_SECRET")
+        return self
+
+
+class WeightsRequestV1(RequestV1):
+    """Files from elsewhere that are there before the job's first command."""
+
+    source: Annotated[_Source, AfterValidator(_check_source)]
+    mount_location: Annotated[JobPath, AfterValidator(_weights_location)] = Field(
+        description=f"An absolute path, which begins in the directory that `{WEIGHTS_DIR}` names."
+    )
+    auth: WeightsAuthRequestV1 | None = None
+    auth_secret_name: Name | None = None
+    allow_patterns: _Patterns | None = Field(None, description="Null or empty: all files.")
+    ignore_patterns: _Patterns | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> "WeightsRequestV1":
+        if self.auth is not None and self.auth_secret_name is not None:
+            raise ValueError("names a secret in auth and beside it; give auth_secret_name once")
+        if isinstance(parse_source(self.source), UrlSource) and (self.allow_patterns or self.ignore_patterns):
+            raise ValueError("is one file, as its source is a URL; leave allow_patterns and ignore_patterns out")
+        return self
+
+    def spec(self) -> WeightsSpec:
+        secret = self.auth.auth_secret_name if self.auth else self.auth_secret_name
+        patterns = FilePatterns(tuple(self.allow_patterns or ()), tuple(self.ignore_patterns or ()))
+        return WeightsSpec(self.source, self.mount_location, secret, patterns)
 
 
 class WorkspaceRequestV1(RequestV1):

@@ -18,7 +18,7 @@ from control.api.training.job_members import (
     JobPath,
     LoadCheckpointRequestV1,
     SessionProvider,
-    Weights,
+    WeightsRequestV1,
     WorkspaceRequestV1,
     own_directory,
     relative,
@@ -41,6 +41,7 @@ from policy.training.job_spec import (
     SessionSpec,
 )
 from policy.training.resources import NodeResources
+from policy.training.weights import MAX_WEIGHTS, WEIGHTS_PATH, WeightsSpec, is_within, overlap
 
 MAX_TEXT_BYTES = 65_536
 """The most bytes of a start command and of a variable's value. Linux passes at most twice as much in one argument."""
@@ -247,7 +248,9 @@ class NewTrainingJobRequestV1(RequestV1):
         None, description="A `spot` job may be preempted by a waiting `dedicated` one. Null: `dedicated`."
     )
     interactive_session: InteractiveSessionRequestV1 | None = None
-    weights: Weights | None = Field(None, description="Null or empty: weights are not mirrored here.")
+    weights: Annotated[list[WeightsRequestV1], Field(max_length=MAX_WEIGHTS)] | None = Field(
+        None, description="Files from elsewhere that are there before the first command."
+    )
     workspace: WorkspaceRequestV1 | None = Field(None, description="Ignored: the client has used it.")
     enable_baseten_workdir: bool | None = Field(
         None, description="Ignored: a job begins in its working directory, in an image too."
@@ -282,7 +285,25 @@ class NewTrainingJobRequestV1(RequestV1):
             load=runtime.load(),
             cache=runtime.cache(),
             artifacts=tuple(artifact.s3_key for artifact in runtime.artifacts or ()),
+            weights=self._weights(runtime),
         )
+
+    def _weights(self, runtime: TrainingRuntimeRequestV1) -> tuple[WeightsSpec, ...]:
+        """The weights. InvalidFieldError if they would be taken for something else of the job."""
+        weights = tuple(one.spec() for one in self.weights or ())
+        place = overlap([one.location for one in weights])
+        if place is not None:
+            message = "is that of an earlier entry, or inside of it or around it; give each entry a place of its own"
+            raise InvalidFieldError(f"training_job.weights.{place}.mount_location", message)
+        others = {
+            "checkpointing_config.checkpoint_path": runtime.checkpoint_path(),
+            "load_checkpoint_config.download_folder": getattr(runtime.load(), "directory", None),
+        }
+        for field, path in others.items():
+            if weights and path and (is_within(path, WEIGHTS_PATH) or is_within(WEIGHTS_PATH, path)):
+                message = f"must be outside of the job's directory of weights, {WEIGHTS_PATH}"
+                raise InvalidFieldError(f"training_job.runtime.{field}", message)
+        return weights
 
 
 class CreateTrainingJobRequestV1(RequestV1):

@@ -17,7 +17,7 @@ from control.api.training.job_schemas import (
 )
 from control.long_work import beside
 from control.records.training import JobRef, JobSearch
-from control.resources.training import jobs, projects
+from control.resources.training import job_admission, jobs, projects
 from control.resources.training.jobs import JobSummary
 from policy.training.statuses import CREATED, STOPPED
 
@@ -25,6 +25,7 @@ from policy.training.statuses import CREATED, STOPPED
 async def _post(request: ApiRequest) -> TrainingJobResponseV1:
     new = request.body_as(CreateTrainingJobRequestV1).training_job.new_job()
     project_id = request.path["training_project_id"]
+    await job_admission.check_sources(new.spec, request.dependencies.names)
     return _created(request, await jobs.create_job(request.store, request.workspace_id, project_id, new))
 
 

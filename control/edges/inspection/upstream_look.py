@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from control.edges.egress import resolve_host
 from policy.hosts import EgressRules, HostRuleError, Reach, check_addresses
+from runtime.http.checked_dialling import resolve_host
 
 _DEADLINE_S = 5.0
 _AT_ONCE = 32

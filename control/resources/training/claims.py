@@ -30,8 +30,9 @@ from control.resources.training.errors import (
 from control.resources.uploads.artifacts import artifacts_of
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.training.job_spec import JobSpec, SecretRef
-from policy.training.reports import ABILITIES, CACHES, LOADS, UNPACKS, Claimed, Load, Restore
+from policy.training.reports import ABILITIES, CACHES, FETCHES, LOADS, UNPACKS, Claimed, Load, Restore
 from policy.training.statuses import ENDED, SYNCING
+from policy.training.weights import Weights
 
 _TOKEN_BYTES = 32
 _MOST_RECREATIONS = 100
@@ -43,10 +44,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedEnvironment:
-    """A job's own variables, and the values of secrets among them, which its output must not show."""
+    """A job's own variables, the values of its secrets, which its output must not show, and its weights."""
 
     variables: dict[str, str] = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
+    weights: tuple[Weights, ...] = field(default=(), repr=False)
 
 
 async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[str] = ABILITIES) -> Claimed:
@@ -63,7 +65,7 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
         after = job_states.claimed(job, attempt, _digest(token), tx.now_ms)
         restore = await find_restore(tx.conn, job)
         spec = await job_rows.get_spec(tx.conn, job_id)
-        needs = {LOADS: spec.load, CACHES: spec.cache, UNPACKS: spec.artifacts}
+        needs = {LOADS: spec.load, CACHES: spec.cache, UNPACKS: spec.artifacts, FETCHES: spec.weights}
         if any(needed and ability not in abilities for ability, needed in needs.items()):
             raise OldTrainerError
         if spec.cache is not None:
@@ -73,6 +75,7 @@ async def claim(store: Store, job_id: str, attempt: int, abilities: Collection[s
         project = await project_rows.project_names(tx.conn, [job.project_id])
         names = (job.project_id, project[job.project_id], job.name or "")
         artifacts = await artifacts_of(tx.conn, job_id, spec.artifacts)
+        spec = replace(spec, weights=())  # a source may hold a signature: the token gives them, and no file has them
         return Claimed(job_id, after.attempt, spec, token, restore, job.workspace_id, *names, loads, artifacts)
 
     return await store.transact(work)
@@ -109,8 +112,8 @@ async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> Open
     await _check_loads(conn, job, spec)
     environment = spec.environment
     secret_names = {name: value.name for name, value in environment.items() if isinstance(value, SecretRef)}
-    sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, set(secret_names.values()))}
-    missing = sorted(set(secret_names.values()) - sealed.keys())
+    sealed = {one.name: one for one in await secret_rows.find_named(conn, job.workspace_id, spec.secret_names)}
+    missing = sorted(spec.secret_names - sealed.keys())
     if missing:
         raise MissingSecretsError(missing)
     opened = dict[str, str]()
@@ -122,7 +125,11 @@ async def _open(conn: Connection, keys: Sequence[bytes], job: JobRecord) -> Open
             raise SecretUnreadableError from None
     plain = {name: value for name, value in environment.items() if isinstance(value, str)}
     variables = plain | {name: opened[secret] for name, secret in secret_names.items()}
-    return OpenedEnvironment(variables, tuple(sorted(set(opened.values()))))
+    weights = tuple(
+        Weights(one.source, one.location, None if one.secret is None else opened[one.secret], one.patterns)
+        for one in spec.weights
+    )
+    return OpenedEnvironment(variables, tuple(sorted(set(opened.values()))), weights)
 
 
 _REMEDY = "Add the key that sealed it to TOLLGATE_SECRET_KEY."

@@ -1,18 +1,21 @@
-"""Refusal of jobs that can never run: for want of machines, of sessions, of a secret, or of a checkpoint to load.
+"""Refusal of jobs that can never run: for want of machines, of sessions, of a secret, of something to load.
 
 See docs/reference/training.md#jobs.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from control.edges.sql import secret_rows
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.training.restore_rows import Loader, find_load
 from control.errors import InvalidFieldError
 from control.records.training import BackendRecord, ProjectRecord
+from policy.hosts import HostRuleError
 from policy.training.job_spec import JobSpec, SecretRef
 from policy.training.placement import unfit_field
 from policy.training.resources import Host, NodeResources
+from policy.training.weights import UrlSource, parse_source
 
 _JOB = "training_job"
 _HAS_CACHES = "local"
@@ -32,17 +35,41 @@ def check_fits(backend: BackendRecord, spec: JobSpec) -> None:
         raise InvalidFieldError(f"{_JOB}.interactive_session", message)
 
 
+class DownloadUrls(Protocol):
+    """The rules for URLs of files for jobs."""
+
+    async def check_download_url(self, url: str, field: str) -> None:
+        """HostRuleError, which names the field."""
+        ...
+
+
+async def check_sources(spec: JobSpec, urls: DownloadUrls) -> None:
+    """Raise InvalidFieldError for weights whose URL may not be called. Call it before the transaction."""
+    for place, weights in enumerate(spec.weights):
+        source = parse_source(weights.source)
+        field = f"{_JOB}.weights.{place}.source"
+        if isinstance(source, UrlSource):
+            try:
+                await urls.check_download_url(source.url, field)
+            except HostRuleError as error:
+                raise InvalidFieldError(field, str(error)) from None
+
+
 async def check_secrets(tx: WriteTx, workspace_id: str, spec: JobSpec) -> None:
-    """Raise InvalidFieldError for a variable whose secret does not exist.
+    """Raise InvalidFieldError for a variable, or for weights, whose secret does not exist.
 
     Until the transaction ends, nobody deletes the other secrets.
     """
-    secrets = {name: value.name for name, value in spec.environment.items() if isinstance(value, SecretRef)}
-    existing = await secret_rows.lock_existing(tx, workspace_id, secrets.values()) if secrets else set()
-    for variable, secret in secrets.items():
+    variables = f"{_JOB}.runtime.environment_variables"
+    secrets = {f"{variables}.{name}": one.name for name, one in spec.environment.items() if isinstance(one, SecretRef)}
+    for place, weights in enumerate(spec.weights):
+        if weights.secret is not None:
+            secrets[f"{_JOB}.weights.{place}.auth_secret_name"] = weights.secret
+    existing = await secret_rows.lock_existing(tx, workspace_id, spec.secret_names) if secrets else set()
+    for field, secret in secrets.items():
         if secret not in existing:
             message = f"the workspace has no secret named {secret!r}; store it with POST /v1/secrets"
-            raise InvalidFieldError(f"{_JOB}.runtime.environment_variables.{variable}", message)
+            raise InvalidFieldError(field, message)
 
 
 async def check_loads(conn: Connection, project: ProjectRecord, spec: JobSpec) -> None:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ TIER = "custom=1000000/1000000000"
 
 
 @contextmanager
-def running(directory: Path) -> Iterator[tuple[Product, str, str]]:
+def running(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[tuple[Product, str, str]]:
     """Start a product that trains, and a model server. Yield the product, a key and the server's URL."""
-    product = Product(directory / "data", workers=1, settings=SETTINGS, async_workers=1)
+    product = Product(directory / "data", workers=1, settings=SETTINGS | dict(settings or {}), async_workers=1)
     port = own_port()
     log = directory / "model.log"
     words = ("-m", "tests.model_server", "--port", str(port))

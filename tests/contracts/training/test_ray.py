@@ -19,15 +19,17 @@ from ray.util.state import list_placement_groups
 from policy.training.job_spec import LoadSpec
 from policy.training.reports import Claimed, JobReport, Load, Restore
 from policy.training.statuses import Outcome, Phase
+from policy.training.weights import Weights
 from tests.contracts.training.backends import SMALL, all_output, claimed, report_of, settings
 from tests.podman import BARE, NODE
 from tests.ports import own_port
 from tests.ray_cluster import CPUS, HEAD, SECOND, RayCluster, running_ray
 from tests.waiting import eventually
+from tests.weights_sources import FILES, WeightsSources, serving_weights
 from trainer.backend import BackendAwayError, NoTerminalError
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.ray import RayBackend
-from trainer.settings import Settings
+from trainer.settings import Settings, WeightsTerms
 
 pytestmark = [
     pytest.mark.soak,
@@ -37,6 +39,7 @@ pytestmark = [
 ]
 PATIENCE_S = 150.0
 SECRET = "hush-hush-hush"
+HUB_TOKEN = "hush-hush-of-the-hub"
 TALK = f"""{sys.executable} -c '
 import os, socket
 rank, leader = os.environ["TOLLGATE_NODE_RANK"], os.environ["TOLLGATE_LEADER_ADDR"]
@@ -57,6 +60,17 @@ SAVE = (
     " touch step-1/.complete; fi"
 )
 STUBBORN = 'trap "echo asked" TERM; echo up; while :; do sleep 0.2; done'
+
+
+WEIGHTS = {
+    "weights": (
+        Weights("hf://acme/gated-tiny", "models/tiny", HUB_TOKEN),
+        Weights(f"https://{FILES}/one.bin", "one.bin"),
+    ),
+    "no-weights": (Weights("hf://acme/none", "models/none", HUB_TOKEN),),
+    "slow-weights": (Weights("s3://public/slow", "slow"),),
+}
+"""The weights of jobs, by the token of their environment."""
 
 
 @dataclass
@@ -100,7 +114,9 @@ class Control(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         token = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["token"]
-        environment_answer = {"environment": {"PORT": str(own_port()), "TOKEN": SECRET}, "secrets": [SECRET]}
+        weights = [one.to_wire() for one in WEIGHTS.get(token, ())]
+        variables = {"PORT": str(own_port()), "TOKEN": SECRET}
+        environment_answer = {"environment": variables, "secrets": [SECRET], "weights": weights}
         refusal = {"error": "There is no secret named HF_TOKEN"}
         answer = json.dumps(refusal if token == "refused" else environment_answer).encode()
         self.send_response(409 if token == "refused" else 200)
@@ -123,14 +139,29 @@ def control() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def own_settings(cluster: RayCluster, control: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightsSources]:
+    with serving_weights(tmp_path_factory.mktemp("sources")) as serving:
+        serving.token = HUB_TOKEN
+        serving.models["acme/gated-tiny"] = {"config.json": b"{}", "sub/model.safetensors": bytes(2_000_000)}
+        serving.files["/one.bin"] = b"one"
+        serving.buckets["public"] = {"slow": bytes(2_000_000)}
+        yield serving
+
+
+@pytest.fixture(scope="module")
+def own_settings(
+    cluster: RayCluster, control: str, sources: WeightsSources, tmp_path_factory: pytest.TempPathFactory
+) -> Settings:
     directory = tmp_path_factory.mktemp("ray")
+    terms = WeightsTerms(hub_url=sources.url, s3_url=sources.url, egress_allow=sources.link)
     return replace(
         settings(directory / "training"),
         control_url=control,
         ray_address=cluster.address,
         checkpoint_store=(directory / "store").as_uri(),
         stop_grace_s=4.0,
+        weights=terms,
+        egress_ca_file=sources.ca_file,
     )
 
 
@@ -247,6 +278,51 @@ async def test_each_machine_has_the_checkpoints_that_a_job_loads(stage: Stage, j
     assert [await whole_output(stage.backend, job, rank) for rank in (0, 1)] == [["loaded"], ["loaded"]]
 
 
+async def test_each_machine_has_the_weights_of_a_job(stage: Stage, sources: WeightsSources) -> None:
+    reading = 'cd "$BT_WEIGHTS_DIR" && cat one.bin && echo && find . -type f | sort'
+    job = replace(claimed(reading, node_count=2), environment_token="weights")
+    await stage.backend.start(job, [host.name for host in await stage.backend.hosts()])
+
+    report = await in_phase(stage.backend, job, Phase.ENDED)
+
+    assert (report.outcome, report.error_message) == (Outcome.COMPLETED, None)
+    for rank in (0, 1):
+        lines = await whole_output(stage.backend, job, rank)
+        assert lines[-4:] == ["one", "./models/tiny/config.json", "./models/tiny/sub/model.safetensors", "./one.bin"]
+        assert lines[0] == "Tollgate: weights.0 (hf://acme/gated-tiny): fetching 2 files (1.9 MiB)"
+        assert len(lines) == 8, "each line is there once, although it was told before the start and after it"
+
+
+async def test_weights_that_cannot_be_had_end_the_job(stage: Stage) -> None:
+    job = replace(claimed("echo never"), environment_token="no-weights")
+    await stage.backend.start(job, [(await stage.backend.hosts())[0].name])
+
+    report = await in_phase(stage.backend, job, Phase.ENDED)
+
+    assert report.outcome is Outcome.DEPLOY_FAILED
+    assert "weights.0 (hf://acme/none) could not be fetched: the source refuses the credential" in str(
+        report.error_message
+    )
+
+
+async def test_stop_ends_a_fetch(stage: Stage, sources: WeightsSources) -> None:
+    sources.pause = threading.Event()
+    job = replace(claimed("echo never"), environment_token="slow-weights")
+    await stage.backend.start(job, [(await stage.backend.hosts())[0].name])
+
+    async def told() -> bool:
+        chunk = await stage.backend.output(job.job_id, job.attempt, 0, 0)
+        return any("fetching 1 file " in text for *_, text in chunk.lines)
+
+    await eventually(told, "the fetch", PATIENCE_S, every_s=0.1)
+    await stage.backend.stop(job.job_id, Outcome.STOPPED)
+    report = await in_phase(stage.backend, job, Phase.ENDED)
+    sources.pause.set()
+    sources.pause = None
+
+    assert (report.outcome, report.error_message) == (Outcome.STOPPED, None)
+
+
 async def test_node_that_fails_ends_the_others_and_the_job(stage: Stage, jobs: Jobs) -> None:
     report = await in_phase(stage.backend, jobs.failing, Phase.ENDED)
 
@@ -327,7 +403,8 @@ async def test_secret_is_nowhere_in_ray(stage: Stage, jobs: Jobs) -> None:
     await whole_output(stage.backend, jobs.talking)
 
     logs = [path for path in stage.cluster.directory.glob("n*/session_2*/logs/**/*") if path.is_file()]
-    holding = [path for path in logs if SECRET.encode() in path.read_bytes()]
+    secrets = (SECRET.encode(), HUB_TOKEN.encode())
+    holding = [path for path in logs if any(secret in path.read_bytes() for secret in secrets)]
 
     assert any("job-driver" in path.name for path in logs)
     assert holding == []

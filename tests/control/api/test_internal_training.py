@@ -4,6 +4,7 @@ See docs/reference/training.md#internal-api.
 """
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from policy.training.statuses import (
     Phase,
     Wanted,
 )
+from policy.training.weights import FilePatterns, Weights, WeightsSpec
 from tests.control.plane import SECRET_KEYS, TOKEN, ControlPlane, Json
 from tests.control.resources.training.job_examples import SMALL
 from tests.control.trainer import HOST, PROJECT, SPEC, Trainer, add_job, change, report, stored
@@ -505,11 +507,30 @@ async def test_environment_is_opened_once_for_whoever_has_the_token(
     assert sorted(answer.status for answer in answers) == [200, 403, 403]
     (opened,) = (answer.body for answer in answers if answer.status == 200)
     values = {"PLAIN": "é", "TOKEN": "hf-secret-value", "AGAIN": "hf-secret-value", "B": "another-value"}
-    assert opened == {"environment": values, "secrets": ["another-value", "hf-secret-value"]}
+    assert opened == {"environment": values, "secrets": ["another-value", "hf-secret-value"], "weights": []}
     (await trainer.environment(claimed.environment_token)).refused(403, "ENVIRONMENT_TOKEN_SPENT")
     for text in ("hf-secret-value", claimed.environment_token):
         assert text not in caplog.text
     assert (await stored(plane.store)).environment_digest is None
+
+
+async def test_weights_and_their_secret_come_with_the_token_alone(sqlite_plane: ControlPlane) -> None:
+    plane = sqlite_plane
+    trainer = Trainer(plane)
+    patterns = FilePatterns(("*.json",))
+    weights = WeightsSpec("https://files.example.com/m?sig=of-it", "m", "hub", patterns)
+    plain = WeightsSpec("hf://acme/tiny", "models/tiny")
+    await add_job(plane, replace(WITH_SECRETS, environment={}, weights=(weights, plain)))
+    claimed = await trainer.claim()
+    assert "sig" not in json.dumps(claimed.to_wire())
+    assert "'hub'" in (await trainer.environment(claimed.environment_token)).refused(409)["error"]
+    await add_secret(plane, "hub", "hub-token")
+    assert (await trainer.environment(claimed.environment_token)).ok()["weights"] == [
+        Weights(weights.source, "m", "hub-token", patterns).to_wire(),
+        Weights(plain.source, "models/tiny").to_wire(),
+    ]
+    assert "of-it" not in repr(weights)
+    assert "hub-token" not in repr(Weights(weights.source, "m", "hub-token"))
 
 
 async def test_token_of_an_attempt_that_is_over_opens_nothing(sqlite_plane: ControlPlane) -> None:
@@ -521,7 +542,8 @@ async def test_token_of_an_attempt_that_is_over_opens_nothing(sqlite_plane: Cont
     (await trainer.environment(first.environment_token)).refused(403)
     second = await trainer.claim(attempt=1)
     (await trainer.environment(first.environment_token)).refused(403)
-    assert (await trainer.environment(second.environment_token)).ok() == {"environment": {}, "secrets": []}
+    empty: Json = {"environment": {}, "secrets": [], "weights": []}
+    assert (await trainer.environment(second.environment_token)).ok() == empty
 
 
 async def test_guessed_tokens_open_nothing_and_write_nothing(sqlite_plane: ControlPlane) -> None:

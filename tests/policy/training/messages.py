@@ -27,6 +27,7 @@ from policy.training.reports import (
 )
 from policy.training.resources import Host, NodeResources
 from policy.training.statuses import Outcome, Phase, Wanted
+from policy.training.weights import FilePatterns, Weights, WeightsSpec
 
 texts = st.text(max_size=8)
 counts = st.integers(0, 2**53)
@@ -47,6 +48,8 @@ hosts = st.builds(
     st.dictionaries(texts, counts, max_size=2),
     st.dictionaries(texts, counts, max_size=2),
 )
+patterns = st.builds(FilePatterns, few(texts), few(texts))
+weights = st.builds(Weights, texts, texts, maybe_texts, patterns)
 specs = st.builds(
     JobSpec,
     start_commands=few(texts),
@@ -61,6 +64,7 @@ specs = st.builds(
     cache=st.none() | st.builds(CacheSpec, st.booleans()),
     load=st.none() | st.builds(LoadSpec, few(st.builds(LoadRef, maybe_texts, maybe_texts, maybe_texts)), texts),
     artifacts=few(texts),
+    weights=few(st.builds(WeightsSpec, texts, texts, maybe_texts, patterns)),
 )
 nodes = st.builds(NodeState, counts, texts, st.none() | st.integers(-64, 255))
 job_reports = st.builds(
@@ -121,6 +125,7 @@ MESSAGES: dict[type, SearchStrategy[Any]] = {
     Host: hosts,
     NodeResources: resources,
     JobSpec: specs,
+    Weights: weights,
     NodeState: nodes,
     JobReport: job_reports,
     BackendReport: backend_reports,

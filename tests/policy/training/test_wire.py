@@ -25,6 +25,7 @@ ADDED = {
     "forgotten_caches": (),
     "loads": (),
     "artifacts": (),
+    "weights": (),
     "samples": (),
 }
 """Members that older versions do not write, and what is read instead."""

@@ -26,6 +26,8 @@ from trainer.backend import (
     JobCheckpoints,
     JobEnvironment,
     RestoreError,
+    WeightsError,
+    WeightsSource,
 )
 from trainer.edges.local.checkpoint_loop import CheckpointLoop
 from trainer.edges.local.directories import AttemptDirectory, AttemptRecord
@@ -37,6 +39,7 @@ from trainer.edges.local.runner_process import RunnerNotStartedError
 from trainer.edges.local.verdict import End, describe, has_failed, verdict
 from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment
 from trainer.runner.launch import Launch
+from trainer.runner.output_log import OutputLog
 from trainer.stopping import StoppedError, unless_stopped
 
 _LOOK_FOR_KEPT_S = 0.25
@@ -57,6 +60,7 @@ class Terms:
     checkpoints: CheckpointSource
     caches: ProjectCaches
     artifacts: ArtifactSource
+    weights: WeightsSource
     grace_s: float
     gpus: tuple[Gpu, ...] = ()
     """The GPUs of the machine."""
@@ -142,7 +146,7 @@ class LocalAttempt:
             early = self._stop
         except EnvironmentRefusedError as error:
             early = End(error.outcome, str(error))
-        except (ArtifactError, RestoreError) as error:
+        except (ArtifactError, RestoreError, WeightsError) as error:
             early = End(Outcome.DEPLOY_FAILED, str(error))
         except (OSError, ValueError, RunnerNotStartedError) as error:
             early = End(Outcome.DEPLOY_FAILED, f"the job's nodes could not be started: {_reason(error)}")
@@ -177,6 +181,8 @@ class LocalAttempt:
             checkpoints = self._terms.checkpoints(place, self.job.job_id, CheckpointTerms(self.job.workspace_id))
             await self._once_there("checkpoint", partial(checkpoints.load, load.checkpoint))
         environment = await unless_stopped(self._stop_event, self._terms.environment(self.job.environment_token))
+        if environment.weights:
+            await unless_stopped(self._stop_event, self._fetch(environment))
         for node in self.nodes:
             if self._stop_event.is_set():
                 raise StoppedError
@@ -194,6 +200,15 @@ class LocalAttempt:
     async def _unpack(self, node: LocalNode) -> None:
         directory = self.directory.node(node.rank)
         await self._terms.artifacts.unpack(self.job.artifacts, directory, self.job.workspace_id)
+
+    async def _fetch(self, environment: JobEnvironment) -> None:
+        """Fetch the job's weights, and tell of it in the log of node 0."""
+        log_lines = await asyncio.to_thread(OutputLog, self.nodes[0].control_directory, list(environment.secrets))
+        try:
+            work = self._terms.weights.fetch
+            await work(environment.weights, self.directory.files, self.job.workspace_id, log_lines.tell)
+        finally:
+            log_lines.close()
 
     async def _once_there(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Do what needs the store, unless the job is stopped; wait while the store is away."""
@@ -227,6 +242,7 @@ class LocalAttempt:
             checkpoints=str(directory.checkpoints(job)),
             loads=str(directory.loads(job)),
             cache=str(self._terms.caches.directory(job.project_id)) if job.spec.cache else None,
+            weights=directory.weights(environment),
             path=os.environ.get("PATH", DEFAULT_PATH),
             user=NAMELESS if owner is not None and not owner.has_name else "",
         )

@@ -36,6 +36,7 @@ from trainer.edges.local.project_caches.cache_looks import DueSummaries
 from trainer.edges.local.project_caches.caches import ProjectCaches
 from trainer.edges.local.terminal import LocalTerminal
 from trainer.edges.local.verdict import End
+from trainer.edges.weights import fetcher_of
 from trainer.settings import LOCAL, Settings
 
 STOPPED_WITH_THE_PRODUCT = End(Outcome.STOPPED, "Tollgate was stopped")
@@ -59,7 +60,15 @@ class LocalBackend:
         self._caches = ProjectCaches(settings.directory)
         self._summaries = DueSummaries()
         artifacts = Artifacts(settings.checkpoint_store)
-        self._terms = Terms(environment, checkpoints, self._caches, artifacts, settings.stop_grace_s, self._gpus)
+        self._terms = Terms(
+            environment=environment,
+            checkpoints=checkpoints,
+            caches=self._caches,
+            artifacts=artifacts,
+            weights=fetcher_of(settings),
+            grace_s=settings.stop_grace_s,
+            gpus=self._gpus,
+        )
         self._users: JobUsers | None = None
         self._attempts: dict[str, LocalAttempt] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}

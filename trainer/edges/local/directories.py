@@ -14,6 +14,8 @@ from typing import Any
 
 from policy.training.job_spec import DEFAULT_CHECKPOINT_PATH, DEFAULT_LOAD_PATH
 from policy.training.reports import Claimed, Load
+from policy.training.weights import WEIGHTS_PATH
+from trainer.backend import JobEnvironment
 from trainer.edges.local.job_users import Owner
 from trainer.runner.reserved_file import fill, read, reserve
 
@@ -79,6 +81,10 @@ class AttemptDirectory:
 
     def load(self, job: Claimed, load: Load) -> Path:
         return _below(self.loads(job), load.directory)
+
+    def weights(self, environment: JobEnvironment) -> str | None:
+        """The directory of weights; None if the job has none."""
+        return str(self.files / WEIGHTS_PATH) if environment.weights else None
 
     def make_loads(self, job: Claimed) -> None:
         if job.spec.load is not None:

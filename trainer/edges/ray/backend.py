@@ -39,6 +39,7 @@ from trainer.edges.ray.submissions import (
     present_report,
     submission_id,
 )
+from trainer.edges.weights import terms_of
 from trainer.settings import RAY, Settings
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/-]+")
@@ -61,6 +62,7 @@ class RayBackend:
                 " alone, as Ray passes it to a shell"
             )
         self._settings = settings
+        self._weights = terms_of(settings)
         self._checkpoints = checkpoints
         self._cluster = RayCluster(settings.ray_address)
         self._directory = settings.directory / "ray"
@@ -109,6 +111,8 @@ class RayBackend:
             checkpoint_max_bytes=settings.checkpoint_sizes.of(job.workspace_id),
             stop_grace_s=settings.stop_grace_s,
             version=own_version(),
+            weights=self._weights,
+            weights_max_bytes=settings.weights_sizes.of(job.workspace_id),
             image=None if image is None else full_name(image),
         )
 

@@ -10,7 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from policy.training.reports import Claimed
-from policy.training.wire import count, optional_text, text, texts
+from policy.training.wire import count, members, optional_text, text, texts
+from trainer.settings import WeightsTerms
 
 FILE_NAME = "launch.json"
 
@@ -29,6 +30,8 @@ class RayLaunch:
     checkpoint_max_bytes: int
     stop_grace_s: float
     version: str
+    weights: WeightsTerms
+    weights_max_bytes: int
     image: str | None = None
     """The image that the nodes run in, by its full name. None: the machines' own programs."""
 
@@ -45,6 +48,8 @@ class RayLaunch:
             "checkpoint_max_bytes": self.checkpoint_max_bytes,
             "stop_grace_s": self.stop_grace_s,
             "version": self.version,
+            "weights": self.weights.to_wire(),
+            "weights_max_bytes": self.weights_max_bytes,
             "image": self.image,
         }
 
@@ -60,6 +65,8 @@ class RayLaunch:
             checkpoint_max_bytes=count(wire, "checkpoint_max_bytes"),
             stop_grace_s=float(wire["stop_grace_s"]),
             version=text(wire, "version"),
+            weights=WeightsTerms.from_wire(members(wire, "weights")),
+            weights_max_bytes=count(wire, "weights_max_bytes"),
             image=optional_text(wire, "image"),
         )
 

@@ -22,7 +22,7 @@ from control.edges.sql.training.tables import (
 )
 from control.long_work import OPERATOR, beside
 from control.records.training import JobRecord, JobSearch
-from policy.training.job_spec import JobSpec, SecretRef
+from policy.training.job_spec import JobSpec
 from policy.training.reports import NodeState
 from policy.training.resources import NodeResources
 from policy.training.statuses import ENDED, PLACED, QUEUED, SYNCING
@@ -149,12 +149,12 @@ async def wanted_jobs(conn: Connection) -> list[JobRecord]:
 
 
 async def uses_secret(conn: Connection, workspace_id: str, name: str) -> bool:
-    """Return whether an environment variable of a job that has not ended names this secret."""
+    """Return whether a job that has not ended names this secret, for a variable or for weights."""
     reference = orjson.dumps({"secret": name}).decode()  # as `insert_job` writes it; other text may look alike
     unfinished = (_jobs.workspace_id == workspace_id, _jobs.status.in_(sorted(UNFINISHED)))
     query = select(_jobs.spec).where(*unfinished, _jobs.spec.contains(reference, autoescape=True))
     for text in (await conn.execute(query)).scalars():
-        if SecretRef(name) in JobSpec.from_wire(orjson.loads(text)).environment.values():
+        if name in JobSpec.from_wire(orjson.loads(text)).secret_names:
             return True
     return False
 

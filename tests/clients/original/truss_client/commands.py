@@ -10,10 +10,13 @@ import click
 from tests.clients.original.place import Place, until
 from tests.clients.original.truss_client.functions import LINE
 from tests.clients.original.truss_client.recording import Recorder
-from tests.clients.original.truss_client.scene import ENDED, SAYS, WEIGHTS, Job, Scene
+from tests.clients.original.truss_client.scene import ENDED, HUB_TOKEN, MODEL, SAYS, SHOWN, WEIGHTS, Job, Scene
 
 DATA = "the working directory's own"
-CONFIG = """
+FILES = "config.txt parts/model.safetensors"
+"""The files of the model that the patterns leave."""
+CONFIG = f"""
+from truss.base import truss_config
 from truss_train import definitions
 
 project = definitions.TrainingProject(
@@ -22,11 +25,24 @@ project = definitions.TrainingProject(
         name="of-push",
         image=definitions.Image(base_image="python:3.11"),
         compute=definitions.Compute(cpu_count=1, memory="256Mi"),
-        runtime=definitions.Runtime(start_commands=["cat data.txt"]),
+        runtime=definitions.Runtime(
+            start_commands=[
+                "cat data.txt",
+                'cd "$BT_WEIGHTS_DIR/models/tiny" && cat config.txt && echo $(find * -type f | sort)',
+            ]
+        ),
+        weights=[
+            truss_config.WeightsSource(
+                source="hf://{MODEL}@main",
+                mount_location="/models/tiny",
+                auth=truss_config.WeightsAuth(auth_method="CUSTOM_SECRET", auth_secret_name="hub"),
+                ignore_patterns=["*.md"],
+            )
+        ],
     ),
 )
 """
-"""The project that is pushed: its job shows a file of the working directory."""
+"""The project that is pushed: its job shows a file of the working directory, and the weights that it has."""
 PRIORITY = "9"
 
 
@@ -63,8 +79,9 @@ def run_push(truss: Recorder, place: Place, directory: Path) -> None:
         job_record = until(pushed, "the pushed job")
         job = Job(place, job_record["training_project"]["id"], job_record["id"])
         job.until(*ENDED)
-        return DATA in job.lines()
+        return {DATA, SHOWN, FILES} <= set(job.lines())
 
+    place.control("POST", "/v1/secrets", {"name": "hub", "value": HUB_TOKEN})
     truss.run("train push", ran, str(source / "config.py"))
     job = pushed()
     where = (job["training_project"]["id"], job["id"]) if job else ("none", "none")

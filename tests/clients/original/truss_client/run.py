@@ -15,6 +15,8 @@ from tests.clients.catalogue import BUILT, ENVIRONMENT, ROOT, TRUSS_RESULTS
 from tests.clients.original.expected import label, surprises
 from tests.clients.original.run import running
 from tests.clients.original.truss_client.expected import OPEN, REFUSED
+from tests.clients.original.truss_client.scene import HUB_TOKEN, MODEL, MODEL_FILES
+from tests.weights_sources import serving_weights
 
 PYTHON = BUILT / "truss/bin/python"
 GUIDE = ROOT / "docs/original-clients.md"
@@ -44,7 +46,9 @@ def outcomes(directory: Path, parts: tuple[str, ...] = PARTS) -> list[dict[str, 
     """The outcome of each function and command of these parts."""
     work = directory / "work"
     work.mkdir()
-    with running(directory) as (product, api_key, replica):
+    with serving_weights(directory) as sources, running(directory, sources.settings) as (product, api_key, replica):
+        sources.token = HUB_TOKEN
+        sources.models[MODEL] = MODEL_FILES
         place = (product.control, product.proxy, api_key, replica)
         script = subprocess.run(
             [str(PYTHON), "-m", "tests.clients.original.truss_client.script", *place, *parts],

@@ -17,6 +17,13 @@ SAVE = (
 )
 
 
+MODEL = "acme/gated-tiny"
+"""A model of the hub, which asks for a token."""
+HUB_TOKEN = "hf_of-the-gated-model"
+SHOWN = "the model's own"
+"""The content of its file `config.txt`."""
+MODEL_FILES = {"config.txt": f"{SHOWN}\n".encode(), "parts/model.safetensors": bytes(2_000_000), "README.md": b"read"}
+
 KEEPING = {"checkpointing_config": {"enabled": True}, "cache_config": {"enabled": True}}
 """Has the files of a job kept: its checkpoints, and its project's cache."""
 

@@ -15,6 +15,7 @@ from control.errors import InvalidFieldError
 from control.resources.training.jobs import NewJob
 from policy.training.job_spec import CacheSpec, JobSpec, LoadRef, LoadSpec, SecretRef, SessionSpec
 from policy.training.resources import NodeResources
+from policy.training.weights import FilePatterns, WeightsSpec
 from tests.control.training import job_body
 
 SECRET = {"type": "SECRET", "name": "s"}
@@ -214,7 +215,6 @@ async def test_a_member_that_asks_for_nothing_changes_nothing(path: str, value: 
     ("path", "value", "word"),
     [
         ("image__docker_auth", {"auth_method": "AWS_IAM", "registry": "r"}, "leave docker_auth out"),
-        ("weights", [{"source": "hf://a/b@main", "mount_location": "/w"}], "start command"),
         ("interactive_session", {"session_provider": "ssh"}, "browser"),
         ("interactive_session", {"session_provider": "cursor"}, "browser"),
         ("interactive_session", {"auth_provider": "github"}, "auth_codes"),
@@ -304,3 +304,91 @@ async def test_a_cache_is_read_as_the_clients_write_it() -> None:
     with pytest.raises(InvalidFieldError) as refused:
         await read(pushed(runtime__enable_cache=True, runtime__cache_config=config))
     assert refused.value.field == "training_job.runtime.enable_cache"
+
+
+WEIGHTS: dict[str, Any] = {
+    "source": "hf://Qwen/Qwen3-0.6B@main",
+    "mount_location": "/app/models/Qwen/Qwen3-0.6B",
+    "auth": None,
+    "auth_secret_name": "hf_access_token",
+    "allow_patterns": ["*.safetensors"],
+    "ignore_patterns": None,
+}
+NO_ROLES = {
+    "aws_oidc_role_arn": None,
+    "aws_oidc_region": None,
+    "gcp_oidc_service_account": None,
+    "gcp_oidc_workload_id_provider": None,
+    "aws_assume_role_arn": None,
+    "aws_assume_role_region": None,
+}
+
+
+async def test_weights_are_read_as_the_client_writes_them() -> None:
+    auth = NO_ROLES | {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "keys"}
+    inner = {"source": "s3://bucket/data/", "mount_location": "/app/data/", "auth": auth, "auth_secret_name": None}
+    spec = (await read(pushed(weights=[WEIGHTS, inner]))).spec
+    assert spec.weights == (
+        WeightsSpec(
+            WEIGHTS["source"], "app/models/Qwen/Qwen3-0.6B", "hf_access_token", FilePatterns(("*.safetensors",))
+        ),
+        WeightsSpec("s3://bucket/data/", "app/data", "keys"),
+    )
+    assert spec.secret_names == {"hf_access_token", "keys"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"source": "azure://account/container/path"}, "start command"),
+        ({"source": "cw://bucket/path"}, "start command"),
+        ({"source": "http://example.com/m"}, "must begin with hf://, s3://, gs://, r2:// or https://"),
+        ({"source": "file:///etc/passwd"}, "must begin with"),
+        ({"source": "hf://"}, "hf://owner/model"),
+        ({"source": "hf://datasets/a/b"}, "no datasets"),
+        ({"source": "hf://a/../b"}, "hf://owner/model"),
+        ({"source": "hf://a/b@../main"}, "revision"),
+        ({"source": "s3://Bucket/a"}, "bucket"),
+        ({"source": "r2://bucket/a"}, "r2://account_id.bucket/key"),
+        ({"source": "s3://bucket/" + "k" * 1025}, "1024 bytes"),
+        ({"mount_location": "models/llama"}, "absolute path"),
+        ({"mount_location": "/"}, "below /"),
+        ({"mount_location": "/models/../../x"}, "without .."),
+        ({"auth": {"auth_method": "CUSTOM_SECRET"}, "auth_secret_name": None}, "needs an auth_secret_name"),
+        ({"auth": {"auth_method": "CUSTOM_SECRET", "auth_secret_name": "b"}}, "once"),
+        ({"auth": {"auth_method": "AWS_OIDC", "aws_oidc_region": "eu"}, "auth_secret_name": None}, "CUSTOM_SECRET"),
+        ({"source": "https://example.com/m", "allow_patterns": ["*"]}, "one file"),
+        ({"unknown": 1}, ""),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_weights_that_cannot_be_had_are_refused_with_what_to_do(changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(ProblemError) as problem:
+        await read(pushed(weights=[WEIGHTS | {"mount_location": "/other"}, WEIGHTS | changes]))
+    assert all(detail.field.startswith("training_job.weights.1") for detail in problem.value.details)
+    assert word in problem.value.details[0].message
+
+
+@pytest.mark.parametrize("location", ["/a/b", "/a", "/a/b/c", "//a/./b/"])
+async def test_each_entry_of_weights_has_a_place_of_its_own(location: str) -> None:
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(weights=[WEIGHTS | {"mount_location": "/a/b"}, WEIGHTS | {"mount_location": location}]))
+    assert refused.value.field == "training_job.weights.1.mount_location"
+    beside = [WEIGHTS | {"mount_location": "/a/b"}, WEIGHTS | {"mount_location": "/a/bc"}]
+    assert len((await read(pushed(weights=beside))).spec.weights) == 2
+
+
+@pytest.mark.parametrize("path", ["weights", "weights/ckpt"])
+async def test_weights_are_never_taken_for_checkpoints(path: str) -> None:
+    config = {"enabled": True, "checkpoint_path": path}
+    with pytest.raises(InvalidFieldError) as refused:
+        await read(pushed(weights=[WEIGHTS], runtime__checkpointing_config=config))
+    assert refused.value.field == "training_job.runtime.checkpointing_config.checkpoint_path"
+    assert (await read(pushed(runtime__checkpointing_config=config))).spec.checkpoint_path == path
+
+
+async def test_weights_have_at_most_twenty_entries() -> None:
+    entries = [WEIGHTS | {"mount_location": f"/m/{number}"} for number in range(21)]
+    with pytest.raises(ProblemError):
+        await read(pushed(weights=entries))
+    assert len((await read(pushed(weights=entries[:20]))).spec.weights) == 20

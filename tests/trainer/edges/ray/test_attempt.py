@@ -18,6 +18,7 @@ from trainer.edges.ray.driver.driver_parts import LostError, NodeStart, NoRoomEr
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import Output, Record
 from trainer.runner.state import Exit
+from trainer.settings import WeightsTerms
 
 SPEC = JobSpec(("train",), NodeResources(1000, 256), node_count=2, checkpoint_path="checkpoints")
 LAUNCH = RayLaunch(
@@ -30,6 +31,8 @@ LAUNCH = RayLaunch(
     checkpoint_store="memory://",
     stop_grace_s=1.0,
     version="1",
+    weights=WeightsTerms(),
+    weights_max_bytes=1024,
 )
 
 
@@ -51,6 +54,9 @@ class Node:
     bad_artifact: LostError | None = None
     unpacked_before: int | None = None
     """The number of starts before its artifacts were unpacked."""
+    lost_weights: LostError | None = None
+    fetched_before: int | None = None
+    """The number of starts before its weights were fetched."""
 
     def end(self, exit: Exit | None) -> None:
         self.exit = exit
@@ -66,6 +72,11 @@ class Node:
         self.unpacked_before = len(self.starts)
         if self.bad_artifact is not None:
             raise self.bad_artifact
+
+    async def fetch(self, environment: JobEnvironment) -> None:
+        self.fetched_before = len(self.starts)
+        if self.lost_weights is not None:
+            raise self.lost_weights
 
     async def start(self, start: NodeStart) -> None:
         self.starts.append(start)

@@ -4,12 +4,14 @@ Knows Ray only by `trainer/edges/ray/driver/driver_parts.py`. See docs/reference
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
 from policy.training.reports import JobReport, NodeState
 from policy.training.statuses import Outcome, Phase
-from trainer.backend import EnvironmentRefusedError, EnvironmentSource
+from runtime.background import cancelled
+from trainer.backend import EnvironmentRefusedError, EnvironmentSource, JobEnvironment
 from trainer.edges.ray.driver.driver_parts import (
     Checkpoints,
     LostError,
@@ -21,10 +23,11 @@ from trainer.edges.ray.driver.driver_parts import (
 )
 from trainer.edges.ray.driver.node_watch import NodeWatch
 from trainer.edges.ray.launch import RayLaunch
-from trainer.edges.ray.records import Record
+from trainer.edges.ray.records import Output, Record
 from trainer.stopping import StoppedError, unless_stopped
 
 _SYNC_EVERY_S = 1.0
+_RELAY_EVERY_S = 1.0
 
 
 class Attempt:
@@ -72,13 +75,39 @@ class Attempt:
         if self._checkpoints is not None and job.restore is not None:
             await unless_stopped(self._stop, self._checkpoints.restore(job.restore))
         if job.loads:
-            first_nodes = dict(zip(reversed(self._launch.ray_nodes), reversed(self._nodes), strict=True)).values()
-            await unless_stopped(self._stop, asyncio.gather(*(node.load() for node in first_nodes)))
+            await unless_stopped(self._stop, asyncio.gather(*(node.load() for node in self._first_nodes().values())))
         if self._checkpoints is not None:
             synced = await unless_stopped(self._stop, self._checkpoints.look())  # fails if it cannot be synced at all
             self._note_synced(synced)
         environment = await unless_stopped(self._stop, self._environment(job.environment_token))
+        if environment.weights:
+            await unless_stopped(self._stop, self._fetch(environment))
         await asyncio.gather(*(node.start(NodeStart(environment, addresses[0])) for node in self._nodes))
+
+    async def _fetch(self, environment: JobEnvironment) -> None:
+        """Fetch the weights on each machine once, and relay meanwhile what that tells."""
+        nodes = self._first_nodes()
+        relaying = [asyncio.ensure_future(self._relay(rank, node)) for rank, node in nodes.items()]
+        try:
+            await asyncio.gather(*(node.fetch(environment) for node in nodes.values()))
+        finally:
+            await asyncio.gather(*map(cancelled, relaying))
+
+    def _first_nodes(self) -> dict[int, Node]:
+        """The first node of each machine, by rank: the others share what it gets."""
+        ranks = {ray_node: rank for rank, ray_node in reversed(list(enumerate(self._launch.ray_nodes)))}
+        return {rank: self._nodes[rank] for rank in sorted(ranks.values())}
+
+    async def _relay(self, rank: int, node: Node) -> None:
+        """Tell what a node's output is before it starts. Once it runs, all of it is told again, at the same offsets."""
+        offset = 0
+        while True:
+            with contextlib.suppress(LostError):  # the fetch tells of the loss
+                progress = await node.progress(offset)
+                if progress.content:
+                    self._tell(Output(rank, offset, progress.content))
+                    offset += len(progress.content)
+            await asyncio.sleep(_RELAY_EVERY_S)
 
     async def _run(self) -> None:
         """Watch the nodes and sync beside it; then finish the sync and clean up."""

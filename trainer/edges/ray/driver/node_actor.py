@@ -14,7 +14,8 @@ from dataclasses import replace
 import ray
 
 from policy.training.images import unused_notice
-from trainer.backend import CheckpointTerms
+from runtime.background import cancelled
+from trainer.backend import CheckpointTerms, JobEnvironment
 from trainer.edges.artifacts import Artifacts
 from trainer.edges.checkpoints import checkpoints_in
 from trainer.edges.local.leftovers import kill_leftovers
@@ -25,10 +26,13 @@ from trainer.edges.ray.driver.driver_parts import NodeStart, Progress
 from trainer.edges.ray.launch import RayLaunch
 from trainer.edges.ray.records import whole_lines
 from trainer.edges.ray.submissions import submission_id
+from trainer.edges.weights import WeightsFetcher
 from trainer.node_environment import DEFAULT_PATH, NodePlace, node_environment
 from trainer.runner.launch import Launch, runner_argv
 from trainer.runner.output_log import FILE_NAME as OUTPUT_FILE
+from trainer.runner.output_log import OutputLog
 from trainer.runner.state import read_exit, read_state
+from trainer.settings import CheckpointSizes
 
 _CHUNK_BYTES = 128 * 1024
 """The size of a read: more than the longest line of output."""
@@ -45,6 +49,7 @@ class NodeActor:
         self._place = AttemptPlace(launch)
         self._control = self._place.directory.control_directory(rank)
         self._guard: subprocess.Popen[bytes] | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     async def prepare(self) -> str:
         """Make the directories. Returns the machine's address."""
@@ -72,6 +77,25 @@ class NodeActor:
         job = self._launch.job
         directory = self._place.directory.node(self._rank)
         await Artifacts(self._launch.checkpoint_store).unpack(job.artifacts, directory, job.workspace_id)
+
+    async def fetch(self, environment: JobEnvironment) -> None:
+        """Fetch the job's weights into the directory that the nodes of this machine share. A repeated call only waits.
+
+        WeightsError.
+        """
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._fetch(environment))
+        await asyncio.shield(self._fetching)
+
+    async def _fetch(self, environment: JobEnvironment) -> None:
+        launch = self._launch
+        fetcher = WeightsFetcher(launch.weights, CheckpointSizes(launch.weights_max_bytes))
+        log_lines = OutputLog(str(self._control), list(environment.secrets))
+        try:
+            files = self._place.directory.files
+            await fetcher.fetch(environment.weights, files, launch.job.workspace_id, log_lines.tell)
+        finally:
+            log_lines.close()
 
     async def start(self, start: NodeStart) -> None:
         """Start the runner, and wait until the first command runs or cannot. A repeated call only waits."""
@@ -123,6 +147,7 @@ class NodeActor:
             temporary=str(directory.temporary(self._rank)),
             checkpoints=str(self._place.checkpoints),
             loads=str(directory.loads(job)),
+            weights=directory.weights(start.environment),
         )
         image_variables = own_variables() if self._launch.image else {}
         if image_variables:
@@ -158,6 +183,8 @@ class NodeActor:
     async def clean(self) -> None:
         """End what still runs, and remove the node's files."""
         await self.stop()
+        if self._fetching is not None:
+            await cancelled(self._fetching)
         if self._guard is not None:
             await asyncio.to_thread(self._guard.wait)
         await asyncio.to_thread(self._place.remove_node, self._rank)

@@ -15,6 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from policy.training.reports import Restore
+from trainer.backend import JobEnvironment
 from trainer.edges.ray.driver.attempt_place import nodes_directory
 from trainer.edges.ray.driver.checkpoint_actor import CheckpointActor
 from trainer.edges.ray.driver.containers import PULL_TIMEOUT_S, runtime_env
@@ -160,6 +161,10 @@ class RayNode:
         """Has no time limit."""
         await self._whereabouts.of("its artifacts", self._actor.unpack.remote, None)
 
+    async def fetch(self, environment: JobEnvironment) -> None:
+        """Has no time limit."""
+        await self._whereabouts.of("its weights", lambda: self._actor.fetch.remote(environment), None)
+
     async def start(self, start: NodeStart) -> None:
         await self._whereabouts.of("its start", lambda: self._actor.start.remote(start))
 
@@ -200,6 +205,9 @@ class RayImageNode:
 
     async def unpack(self) -> None:
         await self._present.unpack()
+
+    async def fetch(self, environment: JobEnvironment) -> None:
+        await self._present.fetch(environment)
 
     async def start(self, start: NodeStart) -> None:
         assert self._inner is not None, "prepare comes first"

@@ -1,0 +1,1 @@
+"""The fetching of weights."""
