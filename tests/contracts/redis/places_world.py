@@ -96,7 +96,7 @@ class World:
         self.workers: list[Worker] = []
         self.ghosts: list[Ghost] = []
         self.jumps: list[tuple[float, float]] = []
-        """When Redis' clock was stepped forward, and by how many seconds."""
+        """The times at which Redis' clock was stepped forward, and by how many seconds."""
         self.data_lost_s = 0.0
         self.restored: set[str] = set()
         """The workers of which a fail-over has brought back what was ended: they may have forgotten it."""
