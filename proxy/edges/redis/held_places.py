@@ -45,7 +45,7 @@ class _KeyPlaces:
 
 
 class _Word(RedisCommand):
-    """One call of places.lua. `farewell`: the groups in which it says that this worker has no calls and expects none."""
+    """One call of places.lua. `farewell`: the groups where it says that this worker has no calls and expects none."""
 
     __slots__ = ("arguments", "farewell", "key", "node")
 
@@ -201,16 +201,16 @@ class HeldPlaces:
         """Forget the groups of a word that Redis has heard, but those which calls were expected in meanwhile."""
         own = self._keys.get(word.key)
         if own is not None and self.oldest_lost(word.key) is None:
-            ended = [group for group in word.farewell if group in own.idle]
-            own.idle.difference_update(ended)
-            own.due.difference_update(ended)
-            for group in ended:
+            over = [group for group in word.farewell if group in own.idle]
+            own.idle.difference_update(over)
+            own.due.difference_update(over)
+            for group in over:
                 del own.calls[group]
             if not own.calls:
                 self._answered = max(self._answered, own.answered)
                 del self._keys[word.key]
-            if ended:
-                self.withdraw(word.key, ended)
+            if over:
+                self.withdraw(word.key, over)
 
     def _send(self, key: str, says: Says, own: _KeyPlaces, groups: Iterable[str]) -> None:
         node = self._nodes.of(own.slot)
