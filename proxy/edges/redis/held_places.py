@@ -45,19 +45,19 @@ class _KeyPlaces:
 
 
 class _Word(RedisCommand):
-    """One call of places.lua. `gone`: the groups in which it says that this worker has no calls and expects none."""
+    """One call of places.lua. `farewell`: the groups where it says that this worker has no calls and expects none."""
 
-    __slots__ = ("arguments", "gone", "key", "node")
+    __slots__ = ("arguments", "farewell", "key", "node")
 
     node: RedisNode
 
     def __init__(
-        self, key: str, arguments: list[bytes], gone: Sequence[str], on_reply: "Callable[[_Word, Any], None]"
+        self, key: str, arguments: list[bytes], farewell: Sequence[str], on_reply: "Callable[[_Word, Any], None]"
     ) -> None:
         super().__init__(b"", on_reply)
         self.key = key
         self.arguments = arguments
-        self.gone = gone
+        self.farewell = farewell
 
 
 class HeldPlaces:
@@ -190,10 +190,10 @@ class HeldPlaces:
         """
         self._timer = None
         for key, own in self._keys.items():
-            gone = own.idle if self.oldest_lost(key) is None else set()
-            self._send(key, Says.GONE, own, gone)
+            farewell = own.idle if self.oldest_lost(key) is None else set()
+            self._send(key, Says.GONE, own, farewell)
             own.idle = {group for group, calls in own.calls.items() if not calls}
-            self._say_soon(key, own, own.calls.keys() - gone)
+            self._say_soon(key, own, own.calls.keys() - farewell)
         if self._keys:
             self._timer = asyncio.get_running_loop().call_later(RENEWAL_S, self._renew)
 
@@ -201,16 +201,16 @@ class HeldPlaces:
         """Forget the groups of a word that Redis has heard, but those which calls were expected in meanwhile."""
         own = self._keys.get(word.key)
         if own is not None and self.oldest_lost(word.key) is None:
-            ended = [group for group in word.gone if group in own.idle]
-            own.idle.difference_update(ended)
-            own.due.difference_update(ended)
-            for group in ended:
+            over = [group for group in word.farewell if group in own.idle]
+            own.idle.difference_update(over)
+            own.due.difference_update(over)
+            for group in over:
                 del own.calls[group]
             if not own.calls:
                 self._answered = max(self._answered, own.answered)
                 del self._keys[word.key]
-            if ended:
-                self.withdraw(word.key, ended)
+            if over:
+                self.withdraw(word.key, over)
 
     def _send(self, key: str, says: Says, own: _KeyPlaces, groups: Iterable[str]) -> None:
         node = self._nodes.of(own.slot)
@@ -219,8 +219,8 @@ class HeldPlaces:
         for some in _parts(groups):
             word = Word(says, next(self._versions), answered)
             arguments = places_arguments(self._incarnation, word, {group: own.calls[group] for group in some})
-            gone = some if says is Says.GONE else ()
-            self._enqueue(_Word(key, arguments, gone, self._on_reply), node, with_text=not node.has_places)
+            farewell = some if says is Says.GONE else ()
+            self._enqueue(_Word(key, arguments, farewell, self._on_reply), node, with_text=not node.has_places)
 
     def _enqueue(self, word: _Word, node: RedisNode, *, with_text: bool) -> None:
         command, script = (b"EVAL", self._script.text) if with_text else (b"EVALSHA", self._script.sha)
@@ -233,7 +233,7 @@ class HeldPlaces:
         """Send the word again where it was not run. One that got no reply is said again by the next renewal."""
         if isinstance(reply, int):
             self._logged_error = ""
-            if word.gone:
+            if word.farewell:
                 self._forget(word)
         elif isinstance(reply, hiredis.ReplyError):
             error = str(reply)

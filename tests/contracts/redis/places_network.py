@@ -91,7 +91,7 @@ class Link:
         self.holds_replies = False
         self.healthy_since = loop.time()
         self.under_way: list[bytes] = []
-        """What cut connections carry: it may arrive yet."""
+        """Commands that cut connections carry: they may arrive yet."""
         self._wires: list[Wire] = []
 
     @property

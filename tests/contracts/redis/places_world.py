@@ -96,7 +96,7 @@ class World:
         self.workers: list[Worker] = []
         self.ghosts: list[Ghost] = []
         self.jumps: list[tuple[float, float]] = []
-        """When Redis' clock was stepped forward, and by how many seconds."""
+        """The times at which Redis' clock was stepped forward, and by how many seconds."""
         self.data_lost_s = 0.0
         self.restored: set[str] = set()
         """The workers of which a fail-over has brought back what was ended: they may have forgotten it."""
@@ -156,10 +156,7 @@ class World:
         worker.machine.workers.remove(worker)
         for bucket in {bucket for _, buckets in worker.calls for bucket in buckets}:
             self.ghosts.append(Ghost(worker, bucket, worker.in_flight(bucket), self.now_s))
-        for ghost in self.ghosts:
-            if ghost.worker is worker:
-                ghost.since_s = self.now_s
-                ghost.silent_at_s = None
+        self._begin_silence(worker)
         worker.calls.clear()
         if worker.machine.is_alive:
             worker.machine.places.died(worker.name)
@@ -185,9 +182,13 @@ class World:
         await worker.counters.close()
         worker.is_alive = False
         worker.machine.places.died(worker.name)
-        self.ghosts += [
-            Ghost(worker, one.bucket, one.number, self.now_s) for one in self.ghosts if one.worker is worker
-        ]
+        self._begin_silence(worker)
+
+    def _begin_silence(self, worker: Worker) -> None:
+        for ghost in self.ghosts:
+            if ghost.worker is worker:
+                ghost.since_s = self.now_s
+                ghost.silent_at_s = None
 
     async def close(self) -> None:
         for machine in list(self.machines):
