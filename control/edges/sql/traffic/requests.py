@@ -108,19 +108,21 @@ _STATUSES = text(
 
 async def _floor(conn: Connection, indexed: str | None, where: Where) -> RequestPosition | None:
     """The position of the last row that a page looks at; None if the list ends before."""
-    row = (await conn.execute(*_newest_first(conn, "timestamp_ms, id", indexed, where, 1, MOST_SEEN - 1))).first()
+    statement, values = _newest_first(conn, "timestamp_ms, id", indexed, where)
+    row = (await conn.execute(statement, values | {"limit": 1, "offset": MOST_SEEN - 1})).first()
     return None if row is None else (row.timestamp_ms, row.id)
 
 
 async def _rows(conn: Connection, indexed: str | None, where: Where, limit: int) -> list[ListedRequest]:
-    rows = await conn.execute(*_newest_first(conn, _NAMES, indexed, where, limit))
+    statement, values = _newest_first(conn, _NAMES, indexed, where)
+    rows = await conn.execute(statement, values | {"limit": limit, "offset": 0})
     return [ListedRequest._make(row) for row in rows]
 
 
 def _newest_first(
-    conn: Connection, columns: str, indexed: str | None, where: Where, limit: int, offset: int = 0
+    conn: Connection, columns: str, indexed: str | None, where: Where
 ) -> tuple[TextClause, dict[str, Any]]:
-    """The statement, and its parameters. `indexed`: the column whose index it reads.
+    """The statement, and its parameters but for limit and offset. `indexed`: the column whose index it reads.
 
     SQLite is told: it would read all of the workspace, because it guesses that those rows are few.
     """
@@ -129,7 +131,7 @@ def _newest_first(
         f"SELECT {columns} FROM requests{hint} WHERE {' AND '.join(where)}"  # noqa: S608 (ours)
         " ORDER BY timestamp_ms DESC, id DESC LIMIT :limit OFFSET :offset"
     )
-    values: dict[str, Any] = {"limit": limit, "offset": offset}
+    values: dict[str, Any] = {}
     for parameters in where.values():
         values |= parameters
     return text(statement), values
