@@ -146,7 +146,7 @@ class HeldPlaces:
         """Say that an incarnation lives, or has ended. Returns whether Redis has heard it."""
         name = key.encode()
         is_heard = True
-        for some in _parts(groups):
+        for some in _word_groups(groups):
             arguments = places_arguments(incarnation, Word(says), dict.fromkeys(some, 0))
             for command, script in ((b"EVALSHA", self._script.sha), (b"EVAL", self._script.text)):
                 reply = await execute(self._nodes, name, command, script, b"1", name, *arguments)
@@ -216,7 +216,7 @@ class HeldPlaces:
         node = self._nodes.of(own.slot)
         lost_take = self.oldest_lost(key)
         answered = own.answered if lost_take is None else min(own.answered, lost_take - 1)
-        for some in _parts(groups):
+        for some in _word_groups(groups):
             word = Word(says, next(self._versions), answered)
             arguments = places_arguments(self._incarnation, word, {group: own.calls[group] for group in some})
             farewell = some if says is Says.GONE else ()
@@ -250,8 +250,8 @@ class HeldPlaces:
                 )  # fmt: skip
 
 
-def _parts(groups: Iterable[str]) -> Iterator[list[str]]:
-    """Parts of which one word can tell."""
+def _word_groups(groups: Iterable[str]) -> Iterator[list[str]]:
+    """Lists of groups, each as many as one word can tell of."""
     rest = iter(groups)
     while some := list(islice(rest, GROUPS_MAX)):
         yield some

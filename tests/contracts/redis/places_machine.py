@@ -239,17 +239,17 @@ class PlacesMachine(RuleBasedStateMachine):
         alive = {worker.name for worker in self.world.workers}
         for key in self.world.server.ask("KEYS", "tg:*"):
             for bucket, places in self.world.places(key).items():
-                left = alive & places.entries.keys() - self.world.restored
-                assert not left, f"{left} still have an entry in {bucket}: {places}"
+                leftover = alive & places.entries.keys() - self.world.restored
+                assert not leftover, f"{leftover} still have an entry in {bucket}: {places}"
         assert not any(self.world.announced.get(name) for name in alive)
 
     # --- helpers ---
 
-    def _begin(self, wanted: dict[Worker, int], plan: Plan) -> None:
+    def _begin(self, numbers: dict[Worker, int], plan: Plan) -> None:
         world = self.world
         buckets = _limited_buckets(plan)
         before = {bucket: world.certain(bucket) for bucket in buckets}
-        answers = self.loop.now(world.begin(wanted, plan))
+        answers = self.loop.now(world.begin(numbers, plan))
         counted = 0
         for worker, its_answers in answers.items():
             for answer in its_answers:

@@ -197,23 +197,23 @@ class World:
 
     # --- calls ---
 
-    async def begin(self, wanted: Mapping[Worker, int], plan: Plan) -> dict[Worker, list[Any]]:
+    async def begin(self, numbers: Mapping[Worker, int], plan: Plan) -> dict[Worker, list[Any]]:
         """Begin calls at once. Returns each worker's answers, or errors."""
 
         async def of_one(worker: Worker, number: int) -> list[Any]:
             takes = (worker.counters.take(plan, ESTIMATE) for _ in range(number))
             return await asyncio.gather(*takes, return_exceptions=True)
 
-        answers = await asyncio.gather(*(of_one(worker, number) for worker, number in wanted.items()))
-        return dict(zip(wanted, answers, strict=True))
+        answers = await asyncio.gather(*(of_one(worker, number) for worker, number in numbers.items()))
+        return dict(zip(numbers, answers, strict=True))
 
     def end(self, worker: Worker, call: Call, *, was_sent: bool = True) -> None:
         worker.calls.remove(call)
-        taken, buckets = call
+        take, buckets = call
         if not was_sent:
-            worker.counters.give_back(taken)
-        elif taken.place is not None:
-            taken.place.release()
+            worker.counters.give_back(take)
+        elif take.place is not None:
+            take.place.release()
         for bucket in buckets:
             self.ghosts.append(Ghost(worker, bucket, 1, self.now_s))
 
