@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from commands.connection import Connection, over_api
+from commands.connection import Client, Connection, over_api
+from commands.editing import known_names, names
 from commands.lists import limit_option, print_page
 from commands.output import Column
-from commands.times import time_from
+from commands.times import TIMES, at_flag
 
 _PATH = "/v1/gateway/requests"
 
@@ -20,27 +21,38 @@ def requests() -> None:
 
 @requests.command("list")
 @click.option("--request-id", help="Only calls with this id, which the answer had as x-request-id.")
-@click.option("--entity", help="Only of the group with this external id.")
+@click.option(
+    *("--entity", "--group", "entity"),
+    metavar="ID",
+    shell_complete=known_names.groups,
+    help="Only of this group, by external id or id.",
+)
 @click.option("--key", "key_prefix", help="Only of the key with this prefix.")
-@click.option("--slug", help="Only of this slug; of direct calls the model's id.")
+@click.option("--slug", shell_complete=known_names.slugs, help="Only of this slug; of direct calls the model's id.")
 @click.option("--status", help="Only with this status (429), or of this class (4xx).")
-@click.option("--since", help="ISO 8601, or so long ago (24h, 7d).")
-@click.option("--until", help="The end, exclusive.")
+@click.option("--since", callback=at_flag, help=f"The start: {TIMES}.")
+@click.option("--until", callback=at_flag, help="The end, exclusive, as --since.")
 @limit_option
 @over_api
 def list_requests(connection: Connection, since: str | None, until: str | None, limit: int, **filters: Any) -> None:
     """Print the newest calls. `--json` shows the limit that has refused each, and all its figures."""
     query = {
         "request_id": filters["request_id"],
-        "external_entity_id": filters["entity"],
         "api_key_prefix": filters["key_prefix"],
         "slug": filters["slug"],
         "status": filters["status"],
-        "start_time": None if since is None else time_from(since, "--since"),
-        "end_time": None if until is None else time_from(until, "--until"),
+        "start_time": since,
+        "end_time": until,
         "limit": limit,
     }
-    answer = connection.run(lambda client: client.call("GET", _PATH, **query))
+
+    async def ask(client: Client) -> dict[str, Any]:
+        entity = filters["entity"]
+        external_id = None if entity is None else await names.external_id(client, entity)
+        answer: dict[str, Any] = await client.call("GET", _PATH, external_entity_id=external_id, **query)
+        return answer
+
+    answer = connection.run(ask)
     print_page(connection, answer, _COLUMNS, "raise --limit, or move --until to the last TIME")
     if answer["sampled"] and not connection.as_json:
         click.echo("Some stand for several calls (WEIGHT): there were more than the list keeps a second.", err=True)
