@@ -82,11 +82,11 @@ async def test_a_backup_under_load_is_restored_in_place_and_elsewhere(
         assert summary["files"] == ["control.db", "secret.key"]
         at_backup = load.answered
         await stage.until(lambda: _is_at_least(load, at_backup + 20), "calls go on")
+        answered = await load.stopped()
         again = await command(product, "backup", str(target))
         assert (again.returncode, "not an empty directory" in again.stderr) == (1, True)
         served = await command(product, "restore", str(target), "--yes")
         assert (served.returncode, "Stop it" in served.stderr) == (1, True)
-        answered = await load.stopped()
         await stage.events_of(stage.name, answered)
         assert product.stop() == 0
         unsure = await command(product, "restore", str(target))
