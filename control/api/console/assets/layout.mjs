@@ -7,6 +7,7 @@ import { actionButton, field, form } from "./form.mjs";
 /** The pages, in the order of the navigation. `withoutScope`: a key without management scope can use it too. */
 export const PAGES = [
   { name: "overview", title: "Overview" },
+  { name: "requests", title: "Requests" },
   { name: "groups", title: "Groups" },
   { name: "endpoints", title: "Endpoints" },
   { name: "keys", title: "Keys" },
