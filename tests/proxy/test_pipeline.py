@@ -145,6 +145,7 @@ async def test_call_is_reported_completely(rig: PathRig) -> None:
         "slug": SLUG,
         "model_id": "",
         "counted": ("w1", "entity-1", SLUG),
+        "shown_path": incoming.request_target,
         "encoded": b"",
     }
     assert (logged.request_id, logged.cause) == (outgoing.header("x-request-id"), "")

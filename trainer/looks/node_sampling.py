@@ -52,8 +52,9 @@ class NodeSampler:
         at_s = self._clock()
         now_ms = self._now_ms()
         new_nodes = uses.keys() - self._looks.keys()
-        for node in uses.keys() - new_nodes:
-            self._pending[node] = _sample(uses[node], self._looks[node], at_s, now_ms)
+        for node, use in uses.items():
+            if node not in new_nodes:
+                self._pending[node] = _sample(use, self._looks[node], at_s, now_ms)
         self._looks = {node: (at_s, use.cpu_ns) for node, use in uses.items()}
         return bool(new_nodes)
 
