@@ -168,7 +168,7 @@ class _InFlight:
     """The places that a take finds, of each group that limits its calls in flight."""
 
     def __init__(self, counters: CounterHash, bounds: Sequence[Bound], clock_ms: int, incarnation: str) -> None:
-        groups = [bound.counting_group for bound in bounds if bound.limit.type.is_concurrent]
+        groups = dict.fromkeys(bound.counting_group for bound in bounds if bound.limit.type.is_concurrent)
         self._places = {group: counters.places_at(group, clock_ms) for group in groups}
         self._incarnation = incarnation
         before = (counters.places.get(group, Places()).ahead_ms for group in groups)
