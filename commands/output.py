@@ -22,6 +22,12 @@ class Column:
     cell: Cell
 
 
+def cost_text(item: Mapping[str, Any]) -> str | None:
+    """The member `cost` with its currency; None where a call has no price."""
+    cost = item["cost"]
+    return None if cost is None else f"{cost['amount']} {cost['currency']}"
+
+
 def json_text(answer: Any) -> str:
     """The API's answer, as a script parses it and a person can read it: what a terminal may obey is escaped."""
     return _MAY_NEED_ESCAPE.sub(_escaped, _indented(answer))

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from commands.connection import Client, Connection, over_api
-from commands.editing import known_names, names
+from commands.editing import names
+from commands.editing.group_option import group_option
 from commands.exports.command import output_option, run_export, since_option
 from commands.exports.exporter import Selection
 from commands.exports.listing import CSV, FORMATS, Listing
 from commands.lists import limit_option, print_page
-from commands.output import Column
+from commands.output import Column, cost_text
 from commands.records.billing_events import DETAILS, detail_columns
 from commands.times import TIMES, time_from
 
@@ -24,13 +25,7 @@ _EMPTY = (
 _until_option = click.option(
     "--until", help="The end, exclusive, as --since; by default as late as the events are final."
 )
-_entity_option = click.option(
-    *("--entity", "--group", "entities"),
-    multiple=True,
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="Only of this group, by external id or id; may be repeated.",
-)
+_entity_option = group_option("entities", "Only of this group, by external id or id; may be repeated.", multiple=True)
 _details_option = click.option(
     "--details", is_flag=True, default=None, help="Also what else each call cost, and the amount."
 )
@@ -104,11 +99,6 @@ def _included(flags: Mapping[str, Any]) -> dict[str, str]:
     return {"include": "details"} if flags["details"] else {}
 
 
-def _cost(event: Mapping[str, Any]) -> str | None:
-    cost = event["cost"]
-    return None if cost is None else f"{cost['amount']} {cost['currency']}"
-
-
 _COLUMNS = (
     Column("TIME", lambda event: event["timestamp"]),
     Column("SLUG", lambda event: event["modelSlug"]),
@@ -125,7 +115,7 @@ _DETAIL_COLUMNS = (
     Column("REASONING", lambda event: event["details"]["reasoningTokens"]),
     Column("TIER", lambda event: event["details"]["serviceTier"]),
     Column("SOURCE", lambda event: event["details"]["source"]),
-    Column("COST", _cost),
+    Column("COST", cost_text),
 )
 _NAMES = {
     "timestamp": "timestamp",

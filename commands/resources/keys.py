@@ -8,6 +8,7 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import known_names, names
 from commands.editing.bodies import body_of, file_option, only
 from commands.editing.deletion import ask_before, yes_option
+from commands.editing.group_option import group_option
 from commands.editing.hidden_values import hidden_value
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
@@ -16,12 +17,7 @@ from commands.output import Column
 from policy.credentials import KeyKind
 
 _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]
-_group_option = click.option(
-    *("--group", "--entity", "group"),
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="The group, by id or external id; without it, the workspace's own keys.",
-)
+_group_option = group_option("group", "The group, by id or external id; without it, the workspace's own keys.")
 
 
 @click.group()
@@ -80,15 +76,7 @@ def create(group: str | None, only_key: bool, file: TextIO | None, connection: C
 
 
 @keys.command()
-@click.option(
-    "--group",
-    "--entity",
-    "group",
-    metavar="ID",
-    shell_complete=known_names.groups,
-    required=True,
-    help="The group, by id or external id.",
-)
+@group_option("group", "The group, by id or external id.", required=True)
 @click.option("--name", help="What the key is for.")
 @click.option(
     "--key-file",

@@ -7,8 +7,9 @@ import click
 
 from commands.connection import Client, Connection, over_api
 from commands.editing import known_names, names
+from commands.editing.group_option import group_option
 from commands.lists import limit_option, print_page
-from commands.output import Column
+from commands.output import Column, cost_text
 from commands.times import TIMES, at_flag
 
 _PATH = "/v1/gateway/requests"
@@ -21,12 +22,7 @@ def requests() -> None:
 
 @requests.command("list")
 @click.option("--request-id", help="Only calls with this id, which the answer had as x-request-id.")
-@click.option(
-    *("--entity", "--group", "entity"),
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="Only of this group, by external id or id.",
-)
+@group_option("entity", "Only of this group, by external id or id.")
 @click.option("--key", "key_prefix", help="Only of the key with this prefix.")
 @click.option("--slug", shell_complete=known_names.slugs, help="Only of this slug; of direct calls the model's id.")
 @click.option("--status", help="Only with this status (429), or of this class (4xx).")
@@ -68,11 +64,6 @@ def _reason(request: Mapping[str, Any]) -> str | None:
     return f"{code}: {' '.join(str(one) for one in figures if one is not None)}"
 
 
-def _cost(request: Mapping[str, Any]) -> str | None:
-    cost = request["cost"]
-    return None if cost is None else f"{cost['amount']} {cost['currency']}"
-
-
 def _tokens(request: Mapping[str, Any]) -> str | None:
     tokens = request["tokens"]
     return None if tokens is None else f"{tokens['inputTokens']} + {tokens['outputTokens']}"
@@ -87,7 +78,7 @@ _COLUMNS = (
     Column("SLUG", lambda request: request["slug"]),
     Column("MS", lambda request: round(request["duration_ms"])),
     Column("TOKENS", _tokens),
-    Column("COST", _cost),
+    Column("COST", cost_text),
     Column("REASON", _reason),
     Column("WEIGHT", lambda request: request["weight"]),
 )

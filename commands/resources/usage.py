@@ -12,7 +12,8 @@ from commands.billing.reports import GROUPINGS, ORDERS, columns_of, csv_rows, re
 from commands.billing.statement import Statement, statement_text
 from commands.connection import Client, Connection, over_api
 from commands.csv_text import csv_text
-from commands.editing import known_names, names
+from commands.editing import names
+from commands.editing.group_option import group_option
 from commands.editing.paths import path
 from commands.lists import all_items, print_items
 from commands.output import Column, json_text, table
@@ -26,15 +27,7 @@ def usage() -> None:
 
 
 @usage.command("list")
-@click.option(
-    "--group",
-    "--entity",
-    "group",
-    metavar="ID",
-    shell_complete=known_names.groups,
-    required=True,
-    help="The group, by id or external id.",
-)
+@group_option("group", "The group, by id or external id.", required=True)
 @over_api
 def list_usage(connection: Connection, group: str) -> None:
     """Print a group's usage limits and how much of each is used."""
@@ -61,14 +54,7 @@ _COLUMNS = (
 @click.option("--since", required=True, callback=at_flag, help=f"The start: {TIMES}.")
 @click.option("--until", callback=at_flag, help="The end, exclusive; by default as late as the events are final.")
 @click.option("--group-by", type=click.Choice(GROUPINGS), default="day", show_default=True)
-@click.option(
-    "--entity",
-    "--group",
-    "entity",
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="Only of this group, by external id or id.",
-)
+@group_option("entity", "Only of this group, by external id or id.")
 @click.option("--with-groups-below", is_flag=True, help="Sum each group with all below it.")
 @click.option("--order-by", type=click.Choice(ORDERS), help="The largest sum first; by default in the order of names.")
 @click.option("--order", type=click.Choice(["desc", "asc"]), help="Of --order-by; by default desc.")
@@ -99,14 +85,7 @@ def report(connection: Connection, since: str, until: str | None, group_by: str,
 
 @usage.command()
 @click.option("--month", required=True, help="A UTC month, such as 2026-11.")
-@click.option(
-    "--entity",
-    "--group",
-    "entity",
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="Of this group, by external id or id.",
-)
+@group_option("entity", "Of this group, by external id or id.")
 @click.option("--all", "of_all", is_flag=True, help="Of each entity with calls, into the directory --output.")
 @click.option("--format", "form", type=click.Choice(["csv", "html"]), default="csv", show_default=True)
 @click.option("--output", type=click.Path(path_type=Path), help="By default standard output.")

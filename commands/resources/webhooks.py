@@ -8,6 +8,7 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import known_names, names
 from commands.editing.bodies import body_of, check_something, file_option, only
 from commands.editing.deletion import ask_before, yes_option
+from commands.editing.group_option import group_option
 from commands.editing.paths import path
 from commands.editing.shown import call_and_print, print_answer
 from commands.lists import items_of, print_items, print_list
@@ -51,14 +52,7 @@ def get(webhook: str, connection: Connection) -> None:
 @click.option("--description", help="What it is for.")
 @click.option("--include-details", is_flag=True, default=None, help=_DETAILS)
 @_event_type_option
-@click.option(
-    "--group",
-    "--entity",
-    "group",
-    metavar="ID",
-    shell_complete=known_names.groups,
-    help="Tell it of this group, by id or external id, and of those below it alone.",
-)
+@group_option("group", "Tell it of this group, by id or external id, and of those below it alone.")
 @file_option
 @over_api
 def create(receiver: str | None, connection: Connection, file: TextIO | None, **flags: Any) -> None:

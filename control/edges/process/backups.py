@@ -28,7 +28,6 @@ MANIFEST = "backup.json"
 _DATABASE = "control.db"
 _KEYS = "secret.key"
 _FORMAT = 1
-_BLOCK = 1 << 20
 
 
 class BackupError(DataDirectoryError):
@@ -210,11 +209,8 @@ def _text_of(own: Path, other: Path) -> str:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sync_file(path: Path) -> None:
