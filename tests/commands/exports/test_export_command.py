@@ -83,7 +83,7 @@ def test_export_goes_on_from_the_state_of_an_older_version(
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"), [("events", "--entity"), ("events", "--key"), ("events", "--format"), ("audit", "--actor")]
+    ("command", "flag"), [("events", "--group"), ("events", "--key"), ("events", "--format"), ("audit", "--actor")]
 )
 def test_export_with_another_filter_into_the_same_file_is_refused(
     api: FakeApi, tmp_path: Path, command: str, flag: str

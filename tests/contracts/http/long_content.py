@@ -227,6 +227,18 @@ def parser_s(kind: str, size: int) -> float:
     return process_time() - before
 
 
+def joining_s(kind: str, size: int, times: int) -> float:
+    """CPU time that joining the pieces of an answer takes, the lowest of `times`. A request is not joined: 0.0."""
+    pieces = list(call_of(kind, size)[1].pieces) if kind.startswith("answer") else []
+    return min(_join_s(pieces) for _ in range(times))
+
+
+def _join_s(pieces: list[Any]) -> float:
+    before = process_time()
+    b"".join(pieces)
+    return process_time() - before
+
+
 def main() -> None:
     """Measure each `KIND SIZE TIMES` line of standard input; prints the lowest figures of TIMES runs."""
     for line in sys.stdin:

@@ -24,6 +24,7 @@ from tests.contracts.http.long_content import (
     BodyReadingUpstream,
     Discarding,
     call_of,
+    joining_s,
     parser_s,
 )
 from tests.fakes.path import PathRig
@@ -116,7 +117,8 @@ def test_answer_memory_is_bounded_for_every_content(meter: Meter, name: str) -> 
 def test_long_call_is_split_over_many_turns_of_the_loop(meter: Meter, kind: str, size: int) -> None:
     figures = meter.figures(kind, size, 3)
     assert figures["status"] == 200
-    assert figures["held_s"] < max(figures["cpu_s"] / 8, 2 * SLICE_S)  # a fast processor needs few slices
+    longest_slice_s = max(figures["cpu_s"] / 8, 2 * SLICE_S)  # a fast processor needs few slices
+    assert figures["held_s"] < longest_slice_s + joining_s(kind, size * MB, 3)
 
 
 @pytest.mark.parametrize("name", STREAMS)
