@@ -1,4 +1,4 @@
-"""The console's charts: read by pointer and keyboard, zoomed in and back, with outliers that are cut and gaps that stay gaps."""
+"""The console's charts: read by pointer and keyboard, zoomed in and back; outliers are cut, gaps stay gaps."""
 
 import re
 from typing import Any
@@ -48,10 +48,10 @@ async def test_a_chart_is_read_by_the_arrow_keys_and_at_the_pointer(page: Page, 
     await page.keyboard.press("ArrowLeft")
     await page.keyboard.press("ArrowLeft")
     await expect(plot).to_have_attribute("aria-valuenow", str(newest - 2))
-    said = await plot.get_attribute("aria-valuetext") or ""
-    assert " UTC: answered " in said
-    assert ", failed " in said
-    await expect(tip).to_contain_text(said.partition(": answered")[0])
+    text = await plot.get_attribute("aria-valuetext") or ""
+    assert " UTC: answered " in text
+    assert ", failed " in text
+    await expect(tip).to_contain_text(text.partition(": answered")[0])
     await assert_accessible(page)
     await page.keyboard.press("Home")
     await expect(plot).to_have_attribute("aria-valuenow", "0")
@@ -163,8 +163,8 @@ async def test_the_time_of_one_slug_is_drawn_at_a_time(page: Page, scene: Scene)
     await expect(figure.locator("path.line")).to_have_count(1)
     choice = figure.get_by_role("combobox", name="Slug of Time to first byte")
     await choice.select_option("acme/summaries")
-    text = figure.get_by_role("slider")
-    await expect(text).to_have_attribute("aria-valuetext", re.compile(" UTC: acme/summaries "))
+    plot = figure.get_by_role("slider")
+    await expect(plot).to_have_attribute("aria-valuetext", re.compile(" UTC: acme/summaries "))
     updated = page.get_by_text("Updated")
     before = await updated.inner_text()
     await expect(updated).not_to_have_text(before)

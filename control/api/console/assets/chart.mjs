@@ -56,13 +56,14 @@ class Chart {
   update(title, data, { kind = "lines", format = count, tick = format === count ? brief : format, choose = "", isFromZero = true }) {
     const series = data.series.map((one) => ({ ...one, numbers: one.values.map((value) => (value === null ? null : Number(value))) }));
     Object.assign(this, data, { title, isBars: kind === "bars", format, tick, choose, isFromZero, series });
+    if (!series.some(({ name }) => name === this.choice)) this.choice = series[0]?.name; // stays, whatever comes first later
     this.draw();
     return this.figure;
   }
 
   /** The series that are drawn. */
   get visible() {
-    return this.choose ? [this.series.find(({ name }) => name === this.choice) ?? this.series[0]] : this.series;
+    return this.choose ? this.series.filter(({ name }) => name === this.choice) : this.series;
   }
 
   /** Show the values from one index to another; without any, all. */
@@ -109,12 +110,9 @@ class Chart {
     const drawn = JSON.stringify([this.title, names, this.choose]);
     if (drawn === this.drawnCaption) return; // a choice that is open stays open
     this.drawnCaption = drawn;
-    const choose = () => {
-      const choice = select("series", names.map((name) => [name, name]), this.visible[0]?.name, { "aria-label": `${this.choose} of ${this.title}`, onchange: () => ((this.choice = choice.value), this.draw()) });
-      return choice;
-    };
+    const choices = () => select("series", names.map((name) => [name, name]), this.choice, { "aria-label": `${this.choose} of ${this.title}`, onchange: (event) => ((this.choice = event.target.value), this.draw()) });
     const legend = () => h("span.legend", {}, this.series.map(({ name, tone }) => h(`span.tone-${tone}`, {}, name)));
-    redraw(this.caption, h("span", {}, this.title), names.length > 1 && (this.choose ? choose() : legend()));
+    redraw(this.caption, h("span", {}, this.title), names.length > 1 && (this.choose ? choices() : legend()));
   }
 
   #ticks() {

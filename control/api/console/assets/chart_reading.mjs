@@ -27,7 +27,7 @@ export class Reading {
         onfocus: () => this.plot.matches(":focus-visible") && this.#read(this.#index ?? Infinity),
         onblur: () => this.#isPointed || this.#leave(),
         onpointermove: (event) => this.#point(event),
-        onpointerleave: () => this.#leave(),
+        onpointerleave: (event) => (event.pointerType === "touch" ? (this.#isPointed = false) : this.#leave()), // a tap's stays
         onpointerdown: (event) => this.#beginDrag(event),
         ondblclick: () => chart.zoom(),
       },
@@ -132,6 +132,7 @@ export class Reading {
 
   #beginDrag(event) {
     if (event.button !== 0) return;
+    this.#point(event);
     this.#dragFrom = this.#shareAt(event);
     this.listening = new AbortController(); // at the window: a drag may end outside of the chart
     const { signal } = this.listening;
