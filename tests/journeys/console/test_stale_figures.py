@@ -15,6 +15,18 @@ from tests.journeys.product import Product, kill
 _UPDATED = re.compile(r"^Updated \d\d:\d\d:\d\d UTC$")
 _WITHIN_MS = 90_000  # the page itself says it within 30 s; the machine may be busy
 
+_FOLLOW = """async () => {
+    const { keepFresh } = await import("/console/assets/live.mjs");
+    const { Problem } = await import("/console/assets/api.mjs");
+    const place = document.querySelector("main").appendChild(document.createElement("div"));
+    const load = async () => {
+        if (window.problem) throw new Problem(503, "DATABASE_UNAVAILABLE", window.problem);
+        return "12 calls";
+    };
+    window.now = keepFresh(place, 3600, load, (text) => text).now;
+}"""
+"""Keeps a part of the page up to date, as pages do, with figures of the test."""
+
 
 @contextmanager
 def stopped(*pids: int) -> Iterator[None]:
@@ -70,3 +82,15 @@ async def test_figures_of_a_control_that_was_killed_are_called_old(page: Page, s
         await expect(notice).to_be_in_viewport()
     await expect(notice).to_have_count(0, timeout=_WITHIN_MS)
     faults.expect("ERR_CONNECTION_REFUSED")
+
+
+async def test_figures_are_called_old_while_control_answers_errors(page: Page, scene: Scene) -> None:
+    await signed_in(page, scene.api_key, "/console/keys")
+    await expect(page.get_by_text(_UPDATED)).to_have_count(0)  # nothing on this page is kept up to date
+    await page.evaluate(_FOLLOW)
+    await expect(page.get_by_text(_UPDATED)).to_be_visible()
+    await page.evaluate("() => { window.problem = 'The database cannot be reached.'; window.now(); }")
+    await expect(notice_of(page)).to_contain_text("The database cannot be reached. The figures are of ")
+    await expect(page.get_by_text("12 calls")).to_be_visible()
+    await page.evaluate("() => { window.problem = null; window.now(); }")
+    await expect(notice_of(page)).to_have_count(0)
