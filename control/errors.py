@@ -5,6 +5,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from control.records.limits.conflicts import LimitConflict
+
 _NAMED_USERS = 5
 """The most users that an error names of what cannot be deleted."""
 
@@ -29,7 +31,12 @@ class InvalidFieldError(DomainError):
 
 
 class ChildExceedsParentLimitError(DomainError):
-    """A threshold of the group or of one below it is above an ancestor's."""
+    """Child group exceeds parent group limit."""
+
+    def __init__(self, conflicts: Sequence[LimitConflict] = ()) -> None:
+        """`conflicts`: each limit of the request that another group forbids."""
+        super().__init__()
+        self.conflicts = conflicts
 
 
 # --- it does not exist, or belongs to another workspace -----------------------------------------------------------

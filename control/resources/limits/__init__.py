@@ -1,0 +1,1 @@
+"""What limits of the groups of a tree mean to each other."""
