@@ -68,7 +68,7 @@ def print_list(
             if connection.as_json:
                 read += items
             else:
-                click.echo(whole.part(items))
+                click.echo(whole.rows(items))
         return read, is_cut
 
     read, is_cut = connection.run(work)

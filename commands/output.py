@@ -53,19 +53,21 @@ class Table:
         self._columns = columns
         self._widths = [0] * len(columns)
 
-    def part(self, items: Sequence[Mapping[str, Any]]) -> str:
+    def rows(self, items: Sequence[Mapping[str, Any]]) -> str:
         """A line per item, the first time below headers. Text from users cannot move the cursor or break a line."""
-        rows = [] if any(self._widths) else [[column.header for column in self._columns]]
-        rows += [[cell_text(column.cell(item)) for column in self._columns] for item in items]
-        for row in rows:
+        cells = [] if any(self._widths) else [[column.header for column in self._columns]]
+        cells += [[cell_text(column.cell(item)) for column in self._columns] for item in items]
+        for row in cells:
             self._widths = [max(width, width_of(text)) for width, text in zip(self._widths, row, strict=True)]
-        lines = ["  ".join(_padded(text, width) for text, width in zip(row, self._widths, strict=True)) for row in rows]
+        lines = [
+            "  ".join(_padded(text, width) for text, width in zip(row, self._widths, strict=True)) for row in cells
+        ]
         return "\n".join(line.rstrip() for line in lines)
 
 
 def table(columns: Sequence[Column], items: Sequence[Mapping[str, Any]]) -> str:
     """The whole table at once."""
-    return Table(columns).part(items)
+    return Table(columns).rows(items)
 
 
 def cell_text(value: Any) -> str:

@@ -44,7 +44,7 @@ OF = RequestFilter("ws_a")
 
 
 def selections(rows: int) -> dict[str, RequestFilter]:
-    """What people look for."""
+    """The filters by which people look for calls."""
     one_group = replace(OF, external_entity_id="customer-7")
     return {
         "newest page": OF,

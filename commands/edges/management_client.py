@@ -6,7 +6,6 @@ from typing import Any
 import aiohttp
 
 from commands.errors import AwayError, RefusedError
-from commands.output import cell_text
 
 TIMEOUT_S = 30.0
 _RETRIES = 3
@@ -86,7 +85,11 @@ def _message(status: int, answer: dict[str, Any]) -> str:
     error = str(answer.get("error", "no reason given"))
     details = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
     lines = [f"{status}: {error}"]
-    lines += [f"  {detail.get('field')}: {cell_text(detail.get('message'))}" for detail in details[:_MAX_DETAILS]]
+    lines += [f"  {detail.get('field')}: {_printable(str(detail.get('message')))}" for detail in details[:_MAX_DETAILS]]
     if len(details) > _MAX_DETAILS:
         lines.append(f"  and {len(details) - _MAX_DETAILS} more")
     return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -84,7 +84,7 @@ async def read_provider_names(client: Client) -> dict[str, str]:
 
 
 async def read_last_changes(client: Client, resources: Mapping[str, OwnedResource[Any]]) -> dict[str, LastChange]:
-    """Who changed these last, and when, as far as the audit trail still tells. `resources`: by their paths there."""
+    """Return who changed these last, and when, as far as the audit trail tells. `resources`: by their paths there."""
     changes = {path: LastChange(resource.updated_at, None) for path, resource in resources.items()}
     since = min((resource.applied_at for resource in resources.values() if resource.applied_at), default=None)
     missing = set(resources)
@@ -122,8 +122,8 @@ async def _credit_left(client: Client, group_id: str) -> str | None:
         balance = await client.call("GET", f"{GROUPS}/{group_id}/balance")
     except (RefusedError, AwayError):
         return None
-    left = Decimal(balance["credited"]) - Decimal(balance["spent"])
-    return f"{amount_text(left)} {balance['currency']}" if left > 0 else None
+    rest = Decimal(balance["credited"]) - Decimal(balance["spent"])
+    return f"{amount_text(rest)} {balance['currency']}" if rest > 0 else None
 
 
 def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:

@@ -26,7 +26,7 @@ class Difference:
 
 
 def plan_text(plan: Plan, steps: Sequence[Step]) -> str:
-    """What drifted, then a line per resource and per field that changes, then notes, refusals and a summary."""
+    """Lines about drift, then a line per resource and per field that changes, then notes, refusals and a summary."""
     lines = list(_drift_lines(plan))
     for change in plan.changes:
         owner = " (now owned by this file)" if change.before is not None and change.before.owner is None else ""
@@ -40,7 +40,7 @@ def plan_text(plan: Plan, steps: Sequence[Step]) -> str:
 
 
 def _drift_lines(plan: Plan) -> Iterator[str]:
-    """What something else changed, by whom and when, and what the file says instead."""
+    """Yield what something else changed, by whom and when, and what the file says instead."""
     if plan.drifts:
         yield "Changed by something else since the last apply, and otherwise in the file:"
     for drift in plan.drifts:

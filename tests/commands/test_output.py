@@ -17,10 +17,10 @@ def test_wide_and_combining_characters_keep_columns_aligned() -> None:
 
 def test_parts_of_a_table_have_one_line_of_headers_and_grow() -> None:
     parts = Table(COLUMNS)
-    assert parts.part([{"name": "a", "id": "1"}]).splitlines() == ["NAME  ID", "a     1"]
-    assert parts.part([{"name": "longer", "id": "2"}]).splitlines() == ["longer  2"]
-    assert parts.part([{"name": "b", "id": "3"}]).splitlines() == ["b       3"]
-    assert parts.part([]) == ""
+    assert parts.rows([{"name": "a", "id": "1"}]).splitlines() == ["NAME  ID", "a     1"]
+    assert parts.rows([{"name": "longer", "id": "2"}]).splitlines() == ["longer  2"]
+    assert parts.rows([{"name": "b", "id": "3"}]).splitlines() == ["b       3"]
+    assert parts.rows([]) == ""
 
 
 def test_text_is_cut_to_columns_of_a_terminal() -> None:

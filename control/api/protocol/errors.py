@@ -27,6 +27,7 @@ from control.errors import (
     EventsLostError,
     IngestTooSlowError,
     InvalidFieldError,
+    LimitConflict,
     NoProxyUrlError,
     NotFoundError,
     ProxyUnavailableError,
@@ -35,7 +36,6 @@ from control.errors import (
     TooManyCallsError,
     UsageUnavailableError,
 )
-from control.records.limits.conflicts import LimitConflict
 from control.resources.training.errors import (
     EnvironmentTokenError,
     LinkExpiredError,
@@ -136,9 +136,9 @@ def render(problem: ProblemError) -> web.Response:
 
 def _shown(detail: Detail) -> dict[str, Any]:
     """An `ErrorDetailV1`."""
-    shown: dict[str, Any] = {"field": detail.field, "message": detail.message}
+    member: dict[str, Any] = {"field": detail.field, "message": detail.message}
     if (conflict := detail.conflict) is not None:
-        shown["conflict"] = {
+        member["conflict"] = {
             "group_id": conflict.group.id,
             "external_entity_id": conflict.group.external_entity_id,
             "name": conflict.group.name,
@@ -150,7 +150,7 @@ def _shown(detail: Detail) -> dict[str, Any]:
             "minimum": conflict.minimum,
             "maximum": conflict.maximum,
         }
-    return shown
+    return member
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> web.Response:

@@ -41,22 +41,22 @@ class Installation:
 
     def as_started(self) -> "Installation":
         """The same with the settings of the `up` that serves the directory instead of this shell's, if one does."""
-        started = started_settings.read(self.directory)
-        if started is None:
+        record = started_settings.read(self.directory)
+        if record is None:
             return self
         flags = {"TOLLGATE_DATABASE_URL": self.database_url or "", "TOLLGATE_REDIS_URL": self.redis_url or ""}
         here = settings_in({**self.environ, **flags})
-        alike = {name: value for name, value in here.items() if started.has(name, value)}
-        known = {**started.plain, **alike}
+        alike = {name: value for name, value in here.items() if record.has(name, value)}
+        environ = {**record.plain, **alike}
         others = {name: value for name, value in self.environ.items() if name not in NAMES - SETTINGS_OF_COMMANDS}
         return Installation(
-            {**others, **known},
+            {**others, **environ},
             self.directory,
-            known.get("TOLLGATE_DATABASE_URL"),
-            known.get("TOLLGATE_REDIS_URL"),
+            environ.get("TOLLGATE_DATABASE_URL"),
+            environ.get("TOLLGATE_REDIS_URL"),
             is_running=True,
-            unknown=started.names - known.keys(),
-            differences=tuple(_difference(name, here[name], started) for name in sorted(here.keys() - alike.keys())),
+            unknown=record.names - environ.keys(),
+            differences=tuple(_difference(name, here[name], record) for name in sorted(here.keys() - alike.keys())),
         )
 
     def not_checked(self, check: str, name: str) -> Iterator[Finding]:
@@ -150,12 +150,12 @@ class Installation:
         return f" but these, which hold secrets and are not in this shell: {', '.join(sorted(self.unknown))}"
 
 
-def _difference(name: str, here: str, started: StartedSettings) -> Finding:
+def _difference(name: str, here: str, record: StartedSettings) -> Finding:
     """A setting that this shell has otherwise than the running product. A value that may hold a secret is not shown."""
     remedy = "The product's is judged here. It takes over another one when it is started again with it"
-    if name not in started.names:
+    if name not in record.names:
         return warning("settings", f"{name} is set in this shell, and not for the running product", remedy)
-    if name in started.plain and not holds_secret(name, here):
-        there = started.plain[name]
+    if name in record.plain and not holds_secret(name, here):
+        there = record.plain[name]
         return warning("settings", f"{name} is {here!r} in this shell, and {there!r} for the running product", remedy)
     return warning("settings", f"{name} in this shell is not that of the running product", remedy)

@@ -1,1 +1,1 @@
-"""What limits of the groups of a tree mean to each other."""
+"""The limits of a tree's groups, compared with each other."""

@@ -11,9 +11,8 @@ from typing import Generic, TypeVar
 
 from control.edges.sql import group_rows
 from control.edges.sql.store import Connection
-from control.errors import ChildExceedsParentLimitError
+from control.errors import ChildExceedsParentLimitError, LimitConflict, Neighbour
 from control.long_work import CHARS_PER_ITEM, beside
-from control.records.limits.conflicts import LimitConflict, Neighbour
 from control.records.policy import GroupRecord
 from policy.limits.groups import ThresholdKey, exceeding, threshold_key, thresholds, tightened
 from policy.limits.kinds import Unit

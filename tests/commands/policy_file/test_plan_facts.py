@@ -1,4 +1,4 @@
-"""What a plan tells besides its changes: what drifted, by whom and when, and what is lost with groups."""
+"""Facts that a plan tells besides its changes: what drifted, by whom and when, and what is lost with groups."""
 
 import asyncio
 from dataclasses import replace
@@ -106,8 +106,8 @@ def test_the_newest_entry_of_the_trail_tells_who_changed_it() -> None:
 
     api = FakeApi({AUDIT: answer})
     drifted = OwnedResource("grp_1", None, MINE, drifted=True, applied_at="t1", updated_at="t3")
-    lost = OwnedResource("grp_2", None, MINE, drifted=True, applied_at="t0", updated_at="t2")
-    resources = {"groups/grp_1": drifted, "groups/grp_2": lost}
+    forgotten = OwnedResource("grp_2", None, MINE, drifted=True, applied_at="t0", updated_at="t2")
+    resources = {"groups/grp_1": drifted, "groups/grp_2": forgotten}
     assert asyncio.run(read_last_changes(api, resources)) == {
         "groups/grp_1": LastChange("t3", "tg_second"),
         "groups/grp_2": LastChange("t2", None),

@@ -334,7 +334,7 @@ async def test_a_slug_named_twice_in_models_is_refused(plane: ControlPlane) -> N
 
 
 async def test_a_refused_limit_names_the_group_and_what_would_pass(plane: ControlPlane) -> None:
-    """Of several groups the one that leaves least; what `maximum` and `minimum` say passes."""
+    """Name the one of several that leaves least; what `maximum` and `minimum` say passes."""
     root = await plane.group("root", models=[rate(100)], mode="CASCADING")
     middle = await plane.group("middle", root["id"], models=[rate(60)])
     await plane.group("small", middle["id"], models=[rate(20)])
@@ -343,8 +343,8 @@ async def test_a_refused_limit_names_the_group_and_what_would_pass(plane: Contro
     above = await plane.try_group("above", middle["id"], models=[rate(1, slug="acme/else"), rate(101)])
     (detail,) = above.refused(400, "CHILD_EXCEEDS_PARENT_LIMIT", "models.1.rate_limits.0.threshold")["details"]
     conflict = {"slug": SLUG, "type": "REQUEST", "unit": "MINUTE", "currency": None, "name": None}
-    named = {"group_id": middle["id"], "external_entity_id": "middle", "threshold": 60}
-    assert detail["conflict"] == conflict | named | {"minimum": None, "maximum": 60}
+    neighbour = {"group_id": middle["id"], "external_entity_id": "middle", "threshold": 60}
+    assert detail["conflict"] == conflict | neighbour | {"minimum": None, "maximum": 60}
     assert detail["message"] == (
         f"{SLUG} REQUEST per MINUTE: 101 is above the 60 of middle, a group above this one. Choose at most 60, or raise"
         " it there first"
@@ -354,8 +354,8 @@ async def test_a_refused_limit_names_the_group_and_what_would_pass(plane: Contro
 
     below = await plane.patch(f"{PATH}/{middle['id']}", {"models": [rate(59)]})
     (detail,) = below.refused(400)["details"]
-    named = {"group_id": large["id"], "external_entity_id": "large", "threshold": 60}
-    assert detail["conflict"] == conflict | named | {"minimum": 60, "maximum": None}
+    neighbour = {"group_id": large["id"], "external_entity_id": "large", "threshold": 60}
+    assert detail["conflict"] == conflict | neighbour | {"minimum": 60, "maximum": None}
     assert detail["message"] == (
         f"{SLUG} REQUEST per MINUTE: 59 is below the 60 of large, a group below this one. Choose at least 60, or lower"
         " it there first"

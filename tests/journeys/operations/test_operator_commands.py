@@ -195,5 +195,5 @@ async def test_doctor_judges_the_running_product_and_not_its_own_shell(stage: St
     assert [one["text"].split()[0] for one in settings[:2]] == sorted(shell)
     assert "for the running product" in settings[2]["text"]
     assert "of-another-product" not in result.stdout
-    kept = (stage.product.data / "settings.json").read_text()
-    assert json.loads(kept)["plain"].keys() <= stage.product.environment.keys()
+    record = json.loads((stage.product.data / "settings.json").read_text())
+    assert record["plain"].keys() <= stage.product.environment.keys()

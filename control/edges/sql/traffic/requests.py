@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, TextClause, delete, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, select, text, tuple_, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -71,13 +71,12 @@ async def page_of_requests(
     further: Where = {}
     for condition in conditions[1:]:
         further |= condition
-    floor = await _floor(conn, indexed, where) if further else None
-    if floor is not None:
-        further |= {"(timestamp_ms, id) >= (:floor_ms, :floor_id)": {"floor_ms": floor[0], "floor_id": floor[1]}}
-    rows = await _rows(conn, indexed, where | further, limit + 1)
+    rows = await _rows(conn, indexed, where, limit + 1, further)
     if len(rows) > limit:
         return rows[:limit], _position(rows[limit - 1])
-    return rows, floor
+    floor = await _floor(conn, indexed, where) if further else None
+    # Rows that came meanwhile have raised it: what is below is on the next page.
+    return [row for row in rows if floor is None or _position(row) >= floor], floor
 
 
 async def _page_by_status(
@@ -109,19 +108,30 @@ _STATUSES = text(
 async def _floor(conn: Connection, indexed: str | None, where: Where) -> RequestPosition | None:
     """The position of the last row that a page looks at; None if the list ends before."""
     statement, values = _newest_first(conn, "timestamp_ms, id", indexed, where)
-    row = (await conn.execute(statement, values | {"limit": 1, "offset": MOST_SEEN - 1})).first()
+    row = (await conn.execute(text(statement), values | {"limit": 1, "offset": MOST_SEEN - 1})).first()
     return None if row is None else (row.timestamp_ms, row.id)
 
 
-async def _rows(conn: Connection, indexed: str | None, where: Where, limit: int) -> list[ListedRequest]:
+async def _rows(
+    conn: Connection, indexed: str | None, where: Where, limit: int, further: Where | None = None
+) -> list[ListedRequest]:
+    """The newest `limit` rows; with `further` conditions, those of the newest `MOST_SEEN` that meet them, too."""
     statement, values = _newest_first(conn, _NAMES, indexed, where)
-    rows = await conn.execute(statement, values | {"limit": limit, "offset": 0})
-    return [ListedRequest._make(row) for row in rows]
+    values |= {"limit": MOST_SEEN if further else limit, "offset": 0}
+    if further:
+        statement = (
+            f"SELECT {_NAMES} FROM ({statement}) AS seen WHERE {' AND '.join(further)}"  # noqa: S608 (ours)
+            " ORDER BY timestamp_ms DESC, id DESC LIMIT :most_shown"
+        )
+        values |= _values_of(further) | {"most_shown": limit}
+    return [ListedRequest._make(row) for row in await conn.execute(text(statement), values)]
 
 
-def _newest_first(
-    conn: Connection, columns: str, indexed: str | None, where: Where
-) -> tuple[TextClause, dict[str, Any]]:
+def _values_of(where: Where) -> dict[str, Any]:
+    return {name: value for parameters in where.values() for name, value in parameters.items()}
+
+
+def _newest_first(conn: Connection, columns: str, indexed: str | None, where: Where) -> tuple[str, dict[str, Any]]:
     """The statement, and its parameters but for limit and offset. `indexed`: the column whose index it reads.
 
     SQLite is told: it would read all of the workspace, because it guesses that those rows are few.
@@ -131,10 +141,7 @@ def _newest_first(
         f"SELECT {columns} FROM requests{hint} WHERE {' AND '.join(where)}"  # noqa: S608 (ours)
         " ORDER BY timestamp_ms DESC, id DESC LIMIT :limit OFFSET :offset"
     )
-    values: dict[str, Any] = {}
-    for parameters in where.values():
-        values |= parameters
-    return text(statement), values
+    return statement, _values_of(where)
 
 
 def _within(selection: RequestFilter, before: RequestPosition | None) -> Where:

@@ -38,7 +38,7 @@ def served(tmp_path: Path) -> Iterator[DataDirectory]:
 
 
 def started(directory: DataDirectory, environ: dict[str, str]) -> Installation:
-    """What a shell with these settings sees."""
+    """The installation as a shell with these settings sees it."""
     database_url = environ.get("TOLLGATE_DATABASE_URL")
     return Installation(environ, directory, database_url, environ.get("TOLLGATE_REDIS_URL")).as_started()
 
