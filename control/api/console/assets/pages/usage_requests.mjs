@@ -29,7 +29,7 @@ export function refusedCalls(path) {
     {},
     h("h2", {}, "Refused and failed calls"),
     h("p.soft", {}, "The newest first. Type the request id of an answer (header ", h("code", {}, "x-request-id"), ") to see any one call."),
-    form("Show", field("Request id", id), () => list.reload(), { inline: true }),
+    h("div.toolbar", {}, form("Show", field("Request id", id), () => list.reload(), { inline: true })),
     list.element,
   );
 }
@@ -41,9 +41,9 @@ function drawn(calls) {
     { head: "Ended", cell: (call) => h("span.nowrap", {}, time(call.timestamp)) },
     { head: "Status", cell: status },
     { head: "Reason", cell: reason },
-    { head: "Limit", cell: ({ limit }) => (limit ? limitText(limit) : "–") },
+    { head: "Limit", cell: ({ limit }) => (limit ? h("span.nowrap", {}, limitText(limit)) : "–") },
     { head: "Slug", cell: ({ slug }) => (slug ? h("code", {}, slug) : "–") },
-    { head: "Request id", cell: (call) => [h("code", {}, call.request_id), !call.own && " of a group below"] },
+    { head: "Request id", cell: (call) => h("div.words", {}, h("code", {}, call.request_id), !call.own && " of a group below") },
     { head: "Latency", number: true, cell: (call) => h("span.nowrap", {}, milliseconds(call.duration_ms)) },
     ...(hasCost ? [{ head: "Cost", number: true, cell: ({ cost }) => (cost ? `${cost.amount} ${cost.currency}` : "–") }] : []),
     ...(isSampled ? [{ head: "Calls like it", number: true, cell: ({ weight }) => count(weight) }] : []),
@@ -60,7 +60,7 @@ function reason(call) {
   if (call.status < 400) return "answered";
   if (call.status === CLIENT_CLOSED) return "the caller left before the end";
   if (!call.error_code) return "an error of the model's provider, or of the key";
-  return h("span", {}, h("code", {}, call.error_code), REASONS[call.error_code] && ` ${REASONS[call.error_code]}`);
+  return h("div.words", {}, h("code", {}, call.error_code), REASONS[call.error_code] && ` ${REASONS[call.error_code]}`);
 }
 
 /** "5 requests per minute, shared"; of a limit that the page does not show no threshold. */
