@@ -140,6 +140,23 @@ async def test_calls_of_groups_below_are_found_by_their_id_and_name_no_group(pla
     assert ids_in((await above.get(f"{REQUESTS}?request_id=req-1")).ok()) == []
 
 
+async def test_limit_of_a_group_above_that_counts_the_groups_own_calls_is_its_own(plane: ControlPlane) -> None:
+    top, _ = await customer(plane, "top", models=[rate(9)])
+    below, key = await customer(plane, "below", parent=top["id"])
+    now = await clock_ms(plane.store)
+    balance = {"limit_type": "BALANCE", "limit_unit": "", "limit_threshold": ""}
+    await list_calls(
+        plane,
+        row_of(plane, 1, below, key["prefix"], now, limit_group_id=top["id"], limit_threshold="9"),
+        row_of(plane, 2, below, key["prefix"], now - 1, limit_group_id=top["id"], **balance),
+    )
+    items = (await (await logged_in(plane, key["api_key"])).get(REQUESTS)).ok()["items"]
+    assert [item["limit"] for item in items] == [
+        {"type": "REQUEST", "unit": "MINUTE", "threshold": 9, "own": True},
+        {"type": "BALANCE", "unit": None, "threshold": None, "own": False},
+    ]
+
+
 async def test_calls_of_a_deleted_group_are_not_those_of_its_namesake(plane: ControlPlane) -> None:
     group, key = await customer(plane, "blue")
     now = await clock_ms(plane.store)
@@ -189,8 +206,12 @@ async def test_statement_has_the_calls_of_the_group_and_if_asked_those_below(sql
         other, other_key = await customer(plane, "red")
         now = await clock_ms(plane.store) - SETTLED_MS
         month = date_text(now // DAY_MS * DAY_MS)[:7]
-        for whose, its_key, count in ((group, key, 2), (below, below_key, 3), (other, other_key, 5)):
-            await take(plane, whose, its_key, *(now - number for number in range(count)))
+        for whose, its_key, ages in (
+            (group, key, range(2)),
+            (below, below_key, range(2, 5)),
+            (other, other_key, range(5, 9)),
+        ):
+            await take(plane, whose, its_key, *(now - age for age in ages))
         browser = await logged_in(plane, key["api_key"])
         answer = await browser.get(f"{STATEMENT}?month={month}")
         assert answer.headers["Content-Disposition"] == f'attachment; filename="statement-{month}-draft.csv"'

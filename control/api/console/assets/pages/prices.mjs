@@ -88,7 +88,7 @@ function stateOf(prices) {
   const now = inForce(prices);
   const [next] = comingOf(prices);
   if (now) return h("span.badge.good", {}, `since ${now.valid_from}`);
-  return next ? h("span.badge.warn", {}, `none until ${next.valid_from}`) : h("span.badge.warn", {}, "none");
+  return h("span.badge.warn", {}, next ? `none until ${next.valid_from}` : "none");
 }
 
 function priceTable(rows) {
@@ -98,7 +98,6 @@ function priceTable(rows) {
     { head: "In force", cell: ([, prices]) => stateOf(prices) },
     { head: "Currency", cell: amount("currency") },
     { head: "Input per million", number: true, cell: amount("input_per_million") },
-    { head: "Cached input", number: true, cell: amount("cached_input_per_million") },
     { head: "Output", number: true, cell: amount("output_per_million") },
     { head: "Per call", number: true, cell: amount("per_call") },
     { head: "Next", cell: ([, prices]) => comingOf(prices).map((one) => one.valid_from).join(", ") || "–" },

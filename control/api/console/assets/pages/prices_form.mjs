@@ -61,28 +61,31 @@ export function priceForm(price, store, { isNew = false, cancel = null } = {}) {
   return form(
     "Save the price",
     [
-      field("Slug", controls.slug),
-      field("Valid from (UTC date)", controls.valid_from, isNew ? "Until the slug's next price. A date in the past changes what reports and statements say of that time." : "A change holds for all calls since this date, reported ones too."),
-      field("Currency", controls.currency, "Three capital letters, as EUR."),
-      ...asFields(amounts),
+      grid(
+        field("Slug", controls.slug),
+        field("Valid from (UTC date)", controls.valid_from, isNew ? "Until the slug's next price. A date in the past changes what reports and statements say of that time." : "A change holds for all calls since this date, reported ones too."),
+        field("Currency", controls.currency, "Three capital letters, as EUR."),
+      ),
+      grid(asFields(amounts)),
       h(
         "details",
         {},
         h("summary", {}, "Cache writes, sound, pictures, tools, long context, service tiers, bounds"),
-        ...asFields(further),
+        grid(asFields(further)),
         h("h3", {}, "Long context"),
-        field("Above so many input tokens", above, "Then all tokens of the call have the prices below. Empty: none."),
-        ...asFields(long),
+        grid(field("Above so many input tokens", above, "Then all tokens of the call have these prices. Empty: none."), asFields(long)),
         h("h3", {}, "Service tiers"),
         field("Tier and multiplier, one a line", tiers, "As the provider reports the tier, such as: priority 1.25. What tokens cost is multiplied by it."),
         h("h3", {}, "Bounds of the model"),
-        ...asFields(counts),
+        grid(asFields(counts)),
       ),
     ],
     () => store(body()),
     { cancel },
   );
 }
+
+const grid = (...fields) => h("div.limits", {}, fields);
 
 /** Whether the member has its default, so that it follows what it follows. */
 function isDefault(price, name, follows) {

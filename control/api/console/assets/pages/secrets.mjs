@@ -54,11 +54,13 @@ function secretTable(secrets, users, reload) {
     { head: "Owner", cell: (secret) => ownerBadge(secret) ?? h("span.soft", {}, "none") },
     {
       head: "Actions",
-      cell: (secret) => [
+      cell: (secret) => h(
+        "span.nowrap",
+        {},
         h("button", { type: "button", "aria-label": `Replace the value of ${secret.name}`, onclick: () => replaceValue(secret, users.get(secret.id) ?? []).then((isDone) => isDone && reload()) }, "Replace"),
         " ",
         h("button.danger", { type: "button", "aria-label": `Delete ${secret.name}`, onclick: () => remove(secret, users.get(secret.id) ?? [], reload) }, "Delete"),
-      ],
+      ),
     },
   ];
   return table("Secrets", columns, secrets);
@@ -66,7 +68,7 @@ function secretTable(secrets, users, reload) {
 
 function usersList(uses) {
   if (uses.length === 0) return h("span.soft", {}, "no endpoint");
-  return uses.map(({ endpoint, target }, at) => [at > 0 && ", ", h("a", { href: withQuery("/console/endpoints", { id: endpoint.id }) }, endpoint.slug), ` (${titleOf(target)})`]);
+  return h("ul.plain", {}, uses.map(({ endpoint, target }) => h("li", {}, h("a", { href: withQuery("/console/endpoints", { id: endpoint.id }) }, endpoint.slug), `, ${titleOf(target)}`)));
 }
 
 /** The controls of a value: typed into a password field, or read from a file, for values of several lines. */
@@ -98,7 +100,7 @@ function creation(reload) {
     announce(`${stored.name} is stored`);
     await reload();
   }
-  return h("div.card", {}, h("h2", {}, "New secret"), form("Store", [field("Name", name), ...fields], store, { inline: true }));
+  return h("div.card", {}, h("h2", {}, "New secret"), form("Store", h("div.limits", {}, field("Name", name), fields), store));
 }
 
 /** Ask for a new value. Answers whether it was stored. */
@@ -114,7 +116,8 @@ function replaceValue(secret, uses) {
     return h(
       "div",
       {},
-      h("p", {}, h("code", {}, secret.name), " is used by: ", usersList(uses), ". Their calls have the new value within a second; the value before is gone."),
+      h("div", {}, h("code", {}, secret.name), " is used by: ", usersList(uses)),
+      h("p", {}, "Calls have the new value within a second. The value before is gone."),
       ownerWarning(secret),
       form("Replace", fields, store, { cancel: () => close(false) }),
     );
@@ -127,7 +130,7 @@ async function remove(secret, uses, reload) {
       h(
         "div",
         {},
-        remark("warn", h("p", {}, h("code", {}, secret.name), " is used by: ", usersList(uses), "."), h("p", {}, "Choose another secret in these endpoints, or delete them. Then this one can be deleted.")),
+        remark("warn", h("div", {}, h("code", {}, secret.name), " is used by: ", usersList(uses)), h("p", {}, "Choose another secret in these endpoints, or delete them. Then this one can be deleted.")),
         h("p.actions", {}, h("button", { type: "button", onclick: () => close() }, "Close")),
       ),
     );

@@ -114,7 +114,7 @@ function spendLimits(items = []) {
     { head: "Spent", cell: (item) => (item.spent === null ? `of ${item.amount} ${item.currency}` : usageBar(name(item), Number(item.spent), Number(item.amount), `${item.spent} of ${item.amount} ${item.currency}`)) },
     { head: "Calls in flight", number: true, cell: ({ reserved }) => reserved ?? "–" },
     { head: "Remaining", number: true, cell: ({ remaining }) => remaining ?? "–" },
-    { head: "Empty from", cell: ({ reset_at: at }) => (at === null ? "–" : time(at)) },
+    { head: "Resets at", cell: ({ reset_at: at }) => (at === null ? "–" : time(at)) },
     ...(items.some(({ own }) => !own) ? [{ head: "Whose", cell: ({ own }) => (own ? "own" : "shared") }] : []),
   ];
   return [h("h2", {}, "Spend limits"), table("Spend limits", columns, items)];

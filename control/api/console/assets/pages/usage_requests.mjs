@@ -42,8 +42,8 @@ function drawn(calls) {
     { head: "Status", cell: status },
     { head: "Reason", cell: reason },
     { head: "Limit", cell: ({ limit }) => (limit ? h("span.nowrap", {}, limitText(limit)) : "–") },
-    { head: "Slug", cell: ({ slug }) => (slug ? h("code", {}, slug) : "–") },
-    { head: "Request id", cell: (call) => h("div.words", {}, h("code", {}, call.request_id), !call.own && " of a group below") },
+    { head: "Slug", cell: ({ slug }) => (slug ? h("code.nowrap", {}, slug) : "–") },
+    { head: "Request id", cell: (call) => [h("code.nowrap", {}, call.request_id), !call.own && h("div.soft", {}, "of a group below")] },
     { head: "Latency", number: true, cell: (call) => h("span.nowrap", {}, milliseconds(call.duration_ms)) },
     ...(hasCost ? [{ head: "Cost", number: true, cell: ({ cost }) => (cost ? `${cost.amount} ${cost.currency}` : "–") }] : []),
     ...(isSampled ? [{ head: "Calls like it", number: true, cell: ({ weight }) => count(weight) }] : []),
@@ -60,7 +60,8 @@ function reason(call) {
   if (call.status < 400) return "answered";
   if (call.status === CLIENT_CLOSED) return "the caller left before the end";
   if (!call.error_code) return "an error of the model's provider, or of the key";
-  return h("div.words", {}, h("code", {}, call.error_code), REASONS[call.error_code] && ` ${REASONS[call.error_code]}`);
+  const text = REASONS[call.error_code];
+  return [h("code.nowrap", {}, call.error_code), text && h("div.soft", {}, text)];
 }
 
 /** "5 requests per minute, shared"; of a limit that the page does not show no threshold. */
