@@ -59,8 +59,8 @@ async def test_a_secret_is_stored_replaced_and_deleted(page: Page, scene: Scene)
     assert await is_value(scene, "journey", NEXT_VALUE)
 
     await row.get_by_role("button", name="Delete").click()
-    asked = page.get_by_role("dialog", name="Delete this secret?")
-    await asked.get_by_role("button", name="Delete").click()
+    confirmation = page.get_by_role("dialog", name="Delete this secret?")
+    await confirmation.get_by_role("button", name="Delete").click()
     await expect(row).to_have_count(0)
     content = await page.content()
     bodies = [await one.text() for one in answers if "/v1/" in one.url]
