@@ -98,7 +98,12 @@ const costText = ({ cost, unpriced_calls: unpriced }) => {
   const amounts = Object.entries(cost ?? {}).map(([currency, amount]) => `${amount} ${currency}`);
   return [...amounts, ...(unpriced ? [`${count(unpriced)} calls without a price`] : [])].join(", ") || "–";
 };
-const costFigure = (name, sums) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, costText(sums)));
+const costFigure = (name, sums) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, costParts(sums)));
+/** Amounts in large type, what belongs to them in small type, so that tiles do not wrap. */
+function costParts({ cost, unpriced_calls: unpriced }) {
+  const amounts = Object.entries(cost ?? {}).map(([currency, amount]) => h("div", {}, amount, " ", h("span.note", {}, currency)));
+  return [amounts.length ? amounts : "–", unpriced > 0 && h("div.note", {}, `${count(unpriced)} calls without a price`)];
+}
 const figure = (name, value) => h("div.figure", {}, h("dt", {}, name), h("dd", { title: count(value) }, brief(value)));
 
 function limits(items) {
