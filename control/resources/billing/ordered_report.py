@@ -28,10 +28,13 @@ Place = tuple[int, Name]
 
 @dataclass(frozen=True, slots=True)
 class OrderedGroups:
-    """The first groups behind a place, each with its own, and the totals of all. `order`: with its currency."""
+    """The first groups behind a place, each with its own, and the totals of all. `order`: with its currency.
+
+    `totals` may be None behind the first page, which had them.
+    """
 
     groups: Sequence[tuple[Place, ReportGroup]]
-    totals: Totals
+    totals: Totals | None
     order: ReportOrder | None
 
 
@@ -49,8 +52,11 @@ async def ordered_groups(reader: ReportReader, after: Name | None, count: int, l
     """The first `count` groups behind a place. `lines`: with their calls by slug and price."""
     if reader.query.rolls_up:
         return await _rolled_up(reader, _Selection(after, count), lines)
-    totals = total_of(await reader.by_slug())
-    order = _with_currency(reader.query.order, totals)
+    order = reader.query.order
+    totals = None
+    if after is None:  # later pages know the currency, and show no totals
+        totals = total_of(await reader.by_slug())
+        order = _with_currency(order, totals)
     selection = _Selection(after, count)
     async for groups in reader.groups((), count):
         await beside(_workspace(reader), len(groups), partial(selection.add, groups, order))
