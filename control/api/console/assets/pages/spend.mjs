@@ -2,7 +2,7 @@
 
 import { h } from "../dom.mjs";
 import { field, form } from "../form.mjs";
-import { count } from "../format.mjs";
+import { brief, count } from "../format.mjs";
 import { nothing, problemNotice, remark } from "../notice.mjs";
 import { drawDays } from "./spend_days.mjs";
 import { drawList, drawTops } from "./spend_lists.mjs";
@@ -18,16 +18,16 @@ export async function draw(main, { query }) {
   const view = viewOf(query);
   const months = h("section", { hidden: Boolean(view.by) });
   const place = h("div", {}, h("p.soft", { role: "status" }, "Adding up …"));
-  main.append(introduction(), months, toolbar(view), filterText(view) ?? "", place);
+  main.append(introduction(), filterText(view) ?? "", months, toolbar(view), place);
   if (!view.by) drawMonths(months, view);
   const days = await readWhole(queryOf(view, "day")).catch((error) => {
     place.replaceChildren(problemNotice(error));
     return null;
   });
   if (days === null) return;
-  place.replaceChildren(h("h2", {}, windowText(days.window.start_time, days.window.end_time)), finality(days.window));
+  place.replaceChildren(h("h2", {}, windowText(days.window.start_time, days.window.end_time)));
   if (days.totals.calls === 0) return place.append(noCalls(days.window));
-  place.append(totals(days), await unpriced(view, days.totals));
+  place.append(finality(days.window), totals(days), unpriced(view, days.totals));
   if (view.by) return place.append(drawList(view, days));
   place.append(drawDays(view, days), ...drawTops(view, days));
 }
@@ -78,32 +78,32 @@ function noCalls({ end_time: end }) {
 }
 
 function totals({ totals: sums }) {
+  const counted = (name, value, note = null) => figure(name, brief(value), { title: count(value), note });
   return h(
     "dl.figures-row",
     {},
     costFigures("Cost", sums),
     figure("Calls", count(sums.calls)),
-    figure("Input tokens", count(sums.input_tokens), `${count(sums.cached_input_tokens)} of them cached`),
-    figure("Output tokens", count(sums.output_tokens)),
+    counted("Input tokens", sums.input_tokens, `${brief(sums.cached_input_tokens)} of them cached`),
+    counted("Output tokens", sums.output_tokens),
   );
 }
 
 /** The calls that are in no amount, their slugs, and the way to prices; nothing if there are none. */
-async function unpriced(view, { unpriced_calls: calls, cost }) {
+function unpriced(view, { unpriced_calls: calls, cost }) {
   if (calls === 0) return "";
-  const said = h("div");
-  const query = { ...queryOf(view, "slug"), order_by: "unpriced_calls", limit: UNPRICED_SLUGS };
-  try {
-    const { items } = await readReport(query);
-    const slugs = items.filter((item) => item.unpriced_calls > 0).map((item) => h("li", {}, h("code", {}, item.slug), `: ${count(item.unpriced_calls)}`));
-    said.append(h("ul", {}, slugs));
-  } catch (error) {
-    said.append(problemNotice(error));
-  }
+  const slugs = h("ul", {}, h("li", {}, "…"));
+  readReport({ ...queryOf(view, "slug"), order_by: "unpriced_calls", limit: UNPRICED_SLUGS }).then(
+    ({ items }) => {
+      const some = items.filter((item) => item.unpriced_calls > 0);
+      slugs.replaceChildren(...some.map((item) => h("li", {}, h("code", {}, item.slug), `: ${count(item.unpriced_calls)}`)));
+    },
+    (error) => slugs.replaceWith(problemNotice(error)),
+  );
   return remark(
     "warn",
-    h("p", {}, h("strong", {}, `${count(calls)} ${calls === 1 ? "call has" : "calls have"} no price`), `, so ${cost ? "the amounts below are too low" : "nothing has a cost"}. By slug, most first:`),
-    said,
+    h("p", {}, h("strong", {}, `${count(calls)} ${calls === 1 ? "call has" : "calls have"} no price`), `, so ${cost ? "the amounts are too low" : "nothing has a cost"}. By slug, most first:`),
+    slugs,
     h("p", {}, h("a", { href: "/console/prices" }, "Set prices"), ": a price with an earlier date prices these calls, too."),
   );
 }

@@ -27,7 +27,7 @@ class Top {
     this.list = new SpendList(view, grouping, days, changed);
     this.place = h("div", {}, h("p.soft", { role: "status" }, "Adding up …"));
     this.all = h("a", {}, ALL[grouping]);
-    this.element = h("section", {}, head(TITLES[grouping], this.all, this.list), about(view, grouping), this.place);
+    this.element = h("section", {}, head(TITLES[grouping], this.all, this.list), this.place);
   }
 
   async load() {
@@ -36,7 +36,7 @@ class Top {
     const query = this.list.query();
     try {
       const { items } = await readReport({ ...query, limit: TOP });
-      if (this.list.isOf(query)) redraw(this.place, items.length ? this.list.table(items) : nothing(NONE));
+      if (this.list.isOf(query)) redraw(this.place, items.length ? this.list.draw(items) : nothing(NONE));
     } catch (error) {
       redraw(this.place, problemNotice(error));
     }
@@ -46,19 +46,12 @@ class Top {
 /** The section of the whole list, a page at a time. */
 export function drawList(view, days) {
   const one = new SpendList(view, view.by, days, () => list.reload());
-  const list = pagedList("/v1/gateway/usage_report", () => one.query(), (items) => one.table(items), NONE);
+  const list = pagedList("/v1/gateway/usage_report", () => one.query(), (items) => one.draw(items), NONE);
   list.reload();
-  return h("section", {}, head(ALL[view.by], null, one), about(view, view.by), list.element);
+  return h("section", {}, head(ALL[view.by], null, one), list.element);
 }
 
 const head = (title, link, list) => h("div.section-head", {}, h("h2", {}, title), link, downloadButton(list.grouping, () => list.query(), list.window));
-
-/** What the sums of a list have in them. */
-function about(view, grouping) {
-  if (grouping === "entity") return h("p.soft", {}, "Each group with all groups below it: a call counts in its group and in each one above, so rows do not add up to the total.");
-  if (grouping === "key" && view.entity) return h("p.soft", {}, "Keys of ", h("bdi", {}, view.entity), " itself, without those of groups below it.");
-  return "";
-}
 
 /** The table of a grouping, in an order that the user chooses. Lists of a page share the view, and so the order. */
 class SpendList {
@@ -77,9 +70,16 @@ class SpendList {
     return JSON.stringify(query) === JSON.stringify(this.query());
   }
 
-  table(items) {
-    const columns = this.columns(items);
-    return table(`Cost ${TITLES[this.grouping].toLowerCase()}`, columns, items, { sort: this.#sort(columns) });
+  /** The table, and above it what its sums have in them. */
+  draw(items) {
+    const { entity } = this.view;
+    const hasOwn = items.some(({ own, calls }) => own && own.calls !== calls);
+    const columns = this.#columns(hasOwn);
+    return [
+      hasOwn && h("p.soft", {}, "Each group with all groups below it: a call counts in its group and in each one above, so rows do not add up to the total."),
+      this.grouping === "key" && entity && h("p.soft", {}, "Keys of ", h("bdi", {}, entity), " itself, without those of groups below it."),
+      table(`Cost ${TITLES[this.grouping].toLowerCase()}`, columns, items, { sort: this.#sort(columns) }),
+    ];
   }
 
   /** The order, as heads of the table show and change it. The address keeps it. */
@@ -96,8 +96,7 @@ class SpendList {
     return sort;
   }
 
-  columns(items) {
-    const hasOwn = items.some(({ own, calls }) => own && own.calls !== calls);
+  #columns(hasOwn) {
     const sum = (name, order_by) => ({ head: name, number: true, canSort: true, order_by, cell: (item) => count(item[order_by]) });
     const costs = this.currencies.flatMap((currency) => [
       { head: `Cost (${currency})`, number: true, canSort: true, order_by: "cost", currency, cell: (item) => moneyCell(item, currency) },
@@ -105,13 +104,13 @@ class SpendList {
     ]);
     return [
       ...this.#names(),
+      { head: "See", cell: (item) => this.#links(item) },
       ...costs,
       sum("Calls", "calls"),
       ...(hasOwn ? [{ head: "Own calls", number: true, cell: (item) => count(item.own.calls) }] : []),
+      ...(this.hasUnpriced ? [{ ...sum("Without a price", "unpriced_calls"), cell: unpricedCell }] : []),
       sum("Input tokens", "input_tokens"),
       sum("Output tokens", "output_tokens"),
-      ...(this.hasUnpriced ? [{ ...sum("Without a price", "unpriced_calls"), cell: unpricedCell }] : []),
-      { head: "See", cell: (item) => this.#links(item) },
     ];
   }
 

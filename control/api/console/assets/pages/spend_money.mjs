@@ -4,22 +4,22 @@ import { h } from "../dom.mjs";
 import { currenciesOf } from "./spend_reports.mjs";
 
 /** An exact amount. Thousands stand apart and digits behind the cents are smaller, in looks alone: the text stays as it is. */
-export function money(amount, currency = "") {
+export function money(amount) {
   const [whole, fraction = ""] = amount.split(".");
   const thousands = whole.split(/(?=(?:\d{3})+$)/).map((digits) => h("span", {}, digits));
   const cents = fraction && `.${fraction.slice(0, 2)}`;
-  return h("span.money", {}, h("span.thousands", {}, thousands), cents, fraction.length > 2 && h("span.fine", {}, fraction.slice(2)), currency && ` ${currency}`);
+  return h("span.money", {}, h("span.thousands", {}, thousands), cents, fraction.length > 2 && h("span.fine", {}, fraction.slice(2)));
 }
 
-/** An amount as text, or a dash. */
+/** An amount as text, or null. */
 export const amountText = (sums, currency) => sums.cost?.[currency] ?? null;
 
-/** A tile; `note` below its value. */
-export const figure = (name, value, note = null) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, value, note && h("div.note", {}, note)));
+/** A tile; `title`: its whole value, `note`: what is below it. */
+export const figure = (name, value, { title = null, note = null } = {}) => h("div.figure", {}, h("dt", {}, name), h("dd", { title }, value, note && h("div.note", {}, note)));
 
 /** A tile for each currency, side by side; one without an amount where no call has a price. */
 export function costFigures(name, sums) {
   const currencies = currenciesOf(sums);
-  if (currencies.length === 0) return figure(name, "–", "no call has a price");
-  return currencies.map((currency) => figure(`${name} in ${currency}`, money(sums.cost[currency], currency)));
+  if (currencies.length === 0) return figure(name, "–", { note: "no call has a price" });
+  return currencies.map((currency) => figure(`${name} in ${currency}`, money(sums.cost[currency])));
 }

@@ -3,9 +3,10 @@
 import { h } from "../dom.mjs";
 import { count } from "../format.mjs";
 import { problemNotice } from "../notice.mjs";
-import { costFigures, figure } from "./spend_money.mjs";
+import { table } from "../table.mjs";
+import { amountText, money } from "./spend_money.mjs";
 import { currentMonth, monthBefore, monthName, windowText } from "./spend_period.mjs";
-import { queryOf, readReport } from "./spend_reports.mjs";
+import { currenciesOf, queryOf, readReport } from "./spend_reports.mjs";
 
 const NOTHING = { calls: 0, cost: null, unpriced_calls: 0 };
 
@@ -16,16 +17,7 @@ export async function drawMonths(container, view) {
     const current = await readMonth(view, { start: currentMonth(), end: null });
     const { same, whole } = monthBefore(current.end);
     const [partly, last] = await Promise.all([readMonth(view, same), readMonth(view, whole)]);
-    const [now, before] = [monthName(current.start), monthName(whole.start)];
-    container.replaceChildren(
-      h(
-        "div.months",
-        {},
-        column(`${now} to date`, current, difference(current, partly, before)),
-        column(`${before}, the same days`, partly),
-        column(`${before}, the whole month`, last),
-      ),
-    );
+    container.replaceChildren(comparison(current, partly, last));
   } catch (error) {
     container.replaceChildren(problemNotice(error));
   }
@@ -38,18 +30,37 @@ async function readMonth(view, { start, end }) {
   return { start: window.start_time, end: window.end_time, sums: totals };
 }
 
-function column(title, { start, end, sums }, note = null) {
-  const time = start === end ? "no whole hour yet" : windowText(start, end);
-  const calls = `${count(sums.calls)} ${sums.calls === 1 ? "call" : "calls"}${sums.unpriced_calls ? `, ${count(sums.unpriced_calls)} without a price` : ""}`;
-  return h("section.month", { "aria-label": title }, h("h2", {}, title), h("p.soft", {}, time), h("dl.figures-row", {}, sums.cost ? costFigures("Cost", sums) : figure("Cost", "–")), h("p.soft", {}, [calls, note && `. ${note}`]));
+/** A row for each window. The first one says how it differs from the second. */
+function comparison(current, partly, last) {
+  const before = monthName(last.start);
+  const rows = [
+    { ...current, name: `${monthName(current.start)} to date`, earlier: partly.sums },
+    { ...partly, name: `${before}, the same days` },
+    { ...last, name: `${before}, the whole month` },
+  ];
+  const currencies = [...new Set(rows.flatMap(({ sums }) => currenciesOf(sums)))].sort();
+  const compared = (value) => ({ sums, earlier }) => earlier && difference(value(sums), value(earlier));
+  const columns = [
+    { head: "Month", cell: ({ name, start, end }) => [name, h("div.soft", {}, start === end ? "no whole hour yet" : windowText(start, end))] },
+    ...currencies.map((currency) => {
+      const change = compared((sums) => amountText(sums, currency));
+      return { head: `Cost (${currency})`, number: true, cell: (row) => [costOf(row.sums, currency), change(row)] };
+    }),
+    { head: "Calls", number: true, cell: (row) => [count(row.sums.calls), compared((sums) => sums.calls)(row)] },
+    ...(rows.some(({ sums }) => sums.unpriced_calls) ? [{ head: "Without a price", number: true, cell: ({ sums }) => count(sums.unpriced_calls) }] : []),
+  ];
+  return table("This month and the last one", columns, rows);
 }
 
-/** How much more or less than before, in per cent; floats will do for that. */
-function difference({ sums: now }, { sums: before }, month) {
-  const parts = Object.keys(now.cost ?? {}).filter((currency) => Number(before.cost?.[currency] ?? 0) > 0);
-  const words = parts.map((currency) => {
-    const share = Math.round((100 * Number(now.cost[currency])) / Number(before.cost[currency])) - 100;
-    return share === 0 ? `as much ${currency} as` : `${count(Math.abs(share))} % ${share > 0 ? "more" : "less"} ${currency} than`;
-  });
-  return words.length ? `${words.join(", ")} in the same days of ${month}` : null;
+function costOf(sums, currency) {
+  const amount = amountText(sums, currency);
+  return amount === null ? "–" : money(amount);
+}
+
+/** How much more or less than before, in per cent; floats will do for that. Nothing to compare with: null. */
+function difference(now, before) {
+  if (Number(before) === 0) return null;
+  const share = Math.round((100 * Number(now)) / Number(before)) - 100;
+  const text = share === 0 ? "± 0 %" : `${share > 0 ? "+" : "−"}${count(Math.abs(share))} %`;
+  return h("div.soft", {}, `${text} on the same days`);
 }

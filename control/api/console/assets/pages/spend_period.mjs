@@ -5,6 +5,7 @@ const DAY_MS = 24 * HOUR_MS;
 const dayText = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const yearText = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeZone: "UTC" });
 const minuteText = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: "UTC" });
+const clockText = new Intl.DateTimeFormat("en-GB", { timeStyle: "short", timeZone: "UTC" });
 const monthText = new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "UTC" });
 
 /** The presets: what they are called, and their first and last day. */
@@ -66,13 +67,14 @@ export const monthName = (text) => monthText.format(new Date(text));
 /** "30 Nov" of a date. */
 export const dayName = (date) => dayText.format(new Date(`${date}T00:00:00Z`));
 
-/** "1 Nov 2026 to 30 Nov 2026, 12:16 UTC": an end at midnight is the day before it. */
+/** "1 Nov 2026 to 30 Nov 2026, 12:16 UTC"; an end at midnight is the day before it. "30 Nov 2026 until 12:16 UTC" of one day. */
 export function windowText(start, end) {
   const [from, to] = [new Date(start), new Date(end)];
   const isWhole = to % DAY_MS === 0 && to > from;
-  const last = isWhole ? yearText.format(new Date(to - 1)) : minuteText.format(to);
-  const first = yearText.format(from);
-  return `${first === last ? first : `${first} to ${last}`} UTC`;
+  const [first, last] = [from, isWhole ? to - 1 : to].map((at) => yearText.format(at));
+  const time = isWhole ? "" : clockText.format(to);
+  if (first === last) return `${first}${time && ` until ${time}`} UTC`;
+  return `${first} to ${last}${time && `, ${time}`} UTC`;
 }
 
 /** "30 Nov 2026, 12:16" of a time. */
