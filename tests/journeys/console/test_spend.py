@@ -124,7 +124,7 @@ async def figure(page: Page, name: str) -> str:
     tile = page.locator("dl.figures-row > .figure").filter(
         has=page.locator("dt", has_text=re.compile(f"^{re.escape(name)}$"))
     )
-    return await tile.last.locator("dd").inner_text()
+    return await tile.last.locator("dd .value").inner_text()
 
 
 async def test_figures_are_those_of_the_report_and_of_the_events(page: Page, ledger: Ledger) -> None:

@@ -1,8 +1,8 @@
 // Exports events into a file, in the formats of `tollgate events export`.
 
-import { csvLine } from "../csv.mjs";
 import { openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
+import { csvLine } from "../files.mjs";
 import { count, time } from "../format.mjs";
 import { copyable, field, form, select } from "../form.mjs";
 import { remark } from "../notice.mjs";

@@ -1,8 +1,8 @@
 // Cost by customer, slug and key: the top ten of each, the whole list of one, and either as a file.
 
 import { withQuery } from "../api.mjs";
-import { csvLine } from "../csv.mjs";
 import { h, redraw } from "../dom.mjs";
+import { csvLine, saveFile } from "../files.mjs";
 import { actionButton } from "../form.mjs";
 import { count } from "../format.mjs";
 import { announce, nothing, problemNotice } from "../notice.mjs";
@@ -153,9 +153,8 @@ export function downloadButton(grouping, query, { start_time, end_time }) {
     const progress = (rows) => (state.textContent = `${count(rows)} rows so far …`);
     const { items } = await readWhole(typeof query === "function" ? query() : query, progress);
     state.textContent = "";
-    const file = URL.createObjectURL(new Blob(csvRows(grouping, items).map(csvLine), { type: "text/csv" }));
-    h("a", { href: file, download: `spend-by-${grouping}-${start_time.slice(0, 10)}-${end_time.slice(0, 10)}.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(file), 60_000); // the download has just begun
+    const file = new Blob(csvRows(grouping, items).map(csvLine), { type: "text/csv" });
+    saveFile(`spend-by-${grouping}-${start_time.slice(0, 10)}-${end_time.slice(0, 10)}.csv`, file);
     announce(`${count(items.length)} rows are saved`);
   }
   return h("span", {}, actionButton("Download CSV", save, { "aria-label": `Download CSV by ${grouping}` }), state);

@@ -15,7 +15,11 @@ export function money(amount) {
 export const amountText = (sums, currency) => sums.cost?.[currency] ?? null;
 
 /** A tile; `title`: its whole value, `note`: what is below it. */
-export const figure = (name, value, { title = null, note = null } = {}) => h("div.figure", {}, h("dt", {}, name), h("dd", { title }, value, note && h("div.note", {}, note)));
+export function figure(name, value, { title = null, note = null } = {}) {
+  const text = h("div.value", { title }, value);
+  text.style.setProperty("--chars", String(text.textContent.length));
+  return h("div.figure", {}, h("dt", {}, name), h("dd", {}, text, note && h("div.note", {}, note)));
+}
 
 /** A tile for each currency, side by side; one without an amount where no call has a price. */
 export function costFigures(name, sums) {
