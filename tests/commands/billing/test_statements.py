@@ -115,10 +115,10 @@ async def test_all_pages_of_a_report_are_read() -> None:
 
 def test_a_table_ends_with_the_totals() -> None:
     sums = {"calls": 2, "input_tokens": 3, "cached_input_tokens": 1, "output_tokens": 4, "unpriced_calls": 0}
-    item = {"external_entity_id": "c", "group_id": "grp_1", **sums, "cost": {"EUR": "1.00"}}
-    item["own"] = {**sums, "calls": 1, "cost": None}
+    own = {**sums, "calls": 1, "cost": None}
+    item = {"external_entity_id": "c", "group_id": "grp_1", **sums, "cost": {"EUR": "1.00"}, "own": own}
     totals = {**sums, "calls": 3, "cost": {"EUR": "1.50", "USD": "2.00"}, "unpriced_calls": 1}
-    answer = {"items": [item], "totals": totals}
+    answer: dict[str, Any] = {"items": [item], "totals": totals}
     lines = table(columns_of("entity", answer["items"]), table_rows("entity", answer)).splitlines()
     cells = [[cell for cell in line.split("  ") if cell] for line in lines[1:]]
     assert [[cell.strip() for cell in row] for row in cells] == [

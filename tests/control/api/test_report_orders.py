@@ -83,7 +83,7 @@ async def test_an_order_reads_the_window_once_for_a_page_and_its_totals(
     reads_of_slugs: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only the first page of costs in a currency that nobody names reads it twice: it has to find the currency."""
+    """The exception is the first page of costs in a currency that nobody names: it has to find the currency."""
     reads = 0
     by_slug = ReportReader.by_slug
 

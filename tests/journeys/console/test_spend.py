@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -87,15 +88,15 @@ async def ledger(place: Place) -> AsyncIterator[Ledger]:
         groups |= {entity: await operator.group(entity, slugs) for entity in SMALL}
         keys = {entity: await operator.key(id) for entity, id in groups.items()}
 
-        async def call(entity: str, slug: str, tokens: int) -> bool:
-            upstream.plan(chat(("Yes.",), Usage(tokens, 3, 0), role_first=False))
+        async def is_answered(entity: str, slug: str) -> bool:
             body = b'{"model":"%b","messages":[{"role":"user","content":"Is it?"}]}' % slug.encode()
             headers = {"authorization": f"Bearer {keys[entity]}", "content-type": "application/json"}
             status, _ = await stage.post(headers, body)
             return status == 200
 
         for entity, slug, tokens in CALLS:
-            await stage.until(lambda entity=entity, slug=slug, tokens=tokens: call(entity, slug, tokens), "the call")
+            upstream.plan(chat(("Yes.",), Usage(tokens, 3, 0), role_first=False))
+            await stage.until(partial(is_answered, entity, slug), "the proxy knows the key and the slug")
 
         async def events() -> Any:
             query = {"start_time": stage.began, "include": "details", "limit": 1000}
@@ -115,8 +116,8 @@ async def table_of(page: Page, caption: str) -> dict[str, dict[str, str]]:
     await expect(rows(page, caption).first).to_be_visible()
     script = """(table) => [...table.tBodies[0].rows].map((row) =>
         Object.fromEntries([...row.cells].map((cell) => [cell.dataset.head, cell.textContent])))"""
-    found = await page.get_by_role("table", name=caption, exact=True).evaluate(script)
-    return {next(iter(row.values())): row for row in found}
+    cells = await page.get_by_role("table", name=caption, exact=True).evaluate(script)
+    return {next(iter(row.values())): row for row in cells}
 
 
 async def figure(page: Page, name: str) -> str:
