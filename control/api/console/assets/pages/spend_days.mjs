@@ -2,7 +2,6 @@
 
 import { chart } from "../chart.mjs";
 import { h } from "../dom.mjs";
-import { count } from "../format.mjs";
 import { downloadButton } from "./spend_lists.mjs";
 import { amountText } from "./spend_money.mjs";
 import { dayName, daysOf } from "./spend_period.mjs";
@@ -30,6 +29,6 @@ export function drawDays(view, report) {
 function costChart(currency, tone, labels, days) {
   const amounts = days.map((day) => amountText(day, currency) ?? "0");
   const texts = new Map(amounts.map((amount) => [Number(amount), amount]));
-  const format = (value) => `${texts.get(value) ?? count(value)} ${currency}`;
+  const format = (value) => `${texts.get(value) ?? Number(value.toPrecision(6))} ${currency}`;
   return chart(`Cost by day in ${currency}`, labels, [{ name: currency, tone, values: amounts.map(Number) }], { kind: "bars", format });
 }
