@@ -3,6 +3,7 @@
 The calls are made through the proxy, in a workspace of their own: two currencies, a slug without a price, groups below.
 """
 
+import asyncio
 import csv
 import io
 import re
@@ -197,15 +198,38 @@ async def test_all_customers_are_sorted_by_any_sum_and_the_address_keeps_it(page
     await expect(rows(page, "Cost by customer").locator("th")).to_have_text(
         [one["external_entity_id"] for one in expected]
     )
-    await page.get_by_role("button", name="Input tokens").click()
-    await page.get_by_role("button", name="Input tokens").click()
-    await expect(page.get_by_role("columnheader", name="Input tokens")).to_have_attribute("aria-sort", "ascending")
+    head = page.get_by_role("columnheader", name="Input tokens")
+    await head.get_by_role("button").click()
+    await expect(head).to_have_attribute("aria-sort", "descending")
+    await head.get_by_role("button").click()
+    await expect(head).to_have_attribute("aria-sort", "ascending")
     expected = (await ledger.report("entity", rollup="true", order_by="input_tokens", order="asc"))["items"]
     names = [one["external_entity_id"] for one in expected]
     await expect(rows(page, "Cost by customer").locator("th")).to_have_text(names)
     await opened(page, page.url)  # as who gets the link
     await expect(rows(page, "Cost by customer").locator("th")).to_have_text(names)
     await assert_accessible(page)
+
+
+async def test_the_answer_to_an_order_that_was_left_changes_nothing(page: Page, ledger: Ledger) -> None:
+    released = asyncio.Event()
+
+    async def late(route: Route) -> None:
+        await released.wait()
+        await route.continue_()
+
+    await signed_in(page, ledger.operator.api_key, "/console/spend?range=today&by=entity")
+    await expect(rows(page, "Cost by customer")).to_have_count(12)
+    await page.route(f"**{PATH}?*order_by=input_tokens*", late)
+    await page.get_by_role("button", name="Input tokens").click()
+    await page.get_by_role("button", name="Output tokens").click()
+    await expect(page.get_by_role("columnheader", name="Output tokens")).to_have_attribute("aria-sort", "descending")
+    async with page.expect_response(re.compile("order_by=input_tokens")) as answer:
+        released.set()
+    await (await answer.value).finished()
+    expected = (await ledger.report("entity", rollup="true", order_by="output_tokens"))["items"]
+    names = [one["external_entity_id"] for one in expected]
+    await expect(rows(page, "Cost by customer").locator("th")).to_have_text(names)
 
 
 async def test_a_file_has_all_pages_of_the_report(page: Page, ledger: Ledger) -> None:

@@ -57,15 +57,19 @@ export function pagedList(path, query, draw, empty) {
   const element = h("div", {}, list, more);
   let items = [];
   let cursor = null;
+  let current = 0; // the load that counts; one that was overtaken adds nothing
 
   async function load() {
+    const mine = (current += 1);
     more.disabled = true;
     try {
       const page = await read(path, cursor ? { cursor } : { limit: 100, ...query() });
+      if (mine !== current) return;
       items = items.concat(page.items);
       cursor = page.pagination.cursor;
       redraw(list, items.length ? draw(items) : nothing(empty));
     } catch (error) {
+      if (mine !== current) return;
       list.append(problemNotice(error));
     }
     more.disabled = false;

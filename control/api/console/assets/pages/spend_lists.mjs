@@ -38,7 +38,7 @@ class Top {
       const { items } = await readReport({ ...query, limit: TOP });
       if (this.list.isOf(query)) redraw(this.place, items.length ? this.list.draw(items) : nothing(NONE));
     } catch (error) {
-      redraw(this.place, problemNotice(error));
+      if (this.list.isOf(query)) redraw(this.place, problemNotice(error));
     }
   }
 }
@@ -151,8 +151,7 @@ export function downloadButton(grouping, query, { start_time, end_time }) {
   const state = h("span.soft", { role: "status" });
   async function save() {
     const progress = (rows) => (state.textContent = `${count(rows)} rows so far …`);
-    const { items } = await readWhole(typeof query === "function" ? query() : query, progress);
-    state.textContent = "";
+    const { items } = await readWhole(typeof query === "function" ? query() : query, progress).finally(() => (state.textContent = ""));
     const file = new Blob(csvRows(grouping, items).map(csvLine), { type: "text/csv" });
     saveFile(`spend-by-${grouping}-${start_time.slice(0, 10)}-${end_time.slice(0, 10)}.csv`, file);
     announce(`${count(items.length)} rows are saved`);
