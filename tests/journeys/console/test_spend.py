@@ -23,7 +23,7 @@ from playwright.async_api import Locator, Page, Route, expect
 from commands.billing.reports import csv_rows
 from commands.csv_text import csv_text
 from tests.journeys.conftest import stage_of
-from tests.journeys.console.browsing import assert_accessible, assert_fits, opened, signed_in
+from tests.journeys.console.browsing import assert_accessible, assert_fits, call, opened, signed_in
 from tests.journeys.console.scene import Place, Scene
 from tests.journeys.product import OperatorClient
 from tests.ports import own_port
@@ -227,6 +227,7 @@ async def test_the_answer_to_an_order_that_was_left_changes_nothing(page: Page, 
     async with page.expect_response(re.compile("order_by=input_tokens")) as answer:
         released.set()
     await (await answer.value).finished()
+    assert (await call(page, "GET", "/console/session"))[0] == 200  # the page has seen the late answer before this one
     expected = (await ledger.report("entity", rollup="true", order_by="output_tokens"))["items"]
     names = [one["external_entity_id"] for one in expected]
     await expect(rows(page, "Cost by customer").locator("th")).to_have_text(names)
