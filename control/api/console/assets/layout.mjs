@@ -8,6 +8,7 @@ import { actionButton, field, form } from "./form.mjs";
 export const PAGES = [
   { name: "overview", title: "Overview" },
   { name: "requests", title: "Requests" },
+  { name: "spend", title: "Spend" },
   { name: "groups", title: "Groups" },
   { name: "endpoints", title: "Endpoints" },
   { name: "prices", title: "Prices" },
