@@ -126,8 +126,8 @@ class Chart {
   }
 
   #notes(over, end) {
-    const highest = Math.max(...over.map(this.view.highest));
-    const words = over.length === 1 ? `1 value is higher: ${this.format(highest)} (${this.labels[over[0]]})` : `${over.length} values are higher, up to ${this.format(highest)}`;
+    const highest = this.format(Math.max(...over.map(this.view.highest)));
+    const words = over.length === 1 ? `1 value is higher: ${highest} (${this.labels[over[0]]})` : `${over.length} values are higher, up to ${highest}`;
     this.cutSwitch.textContent = this.isUncut ? "Cut the axis" : "Show in full";
     return [
       this.view.isCuttable && h("p", {}, this.isUncut ? "Few values are far above the others. " : [h("span.warn-text", { "aria-hidden": "true" }, "▲ "), `Axis cut at ${this.tick(end)}. ${words}. `], this.cutSwitch),
