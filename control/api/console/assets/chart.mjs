@@ -61,6 +61,11 @@ class Chart {
     return this.figure;
   }
 
+  /** What stays of a value when later figures move it: its time, or its label. */
+  get ids() {
+    return this.stamps ?? this.labels;
+  }
+
   /** The series that are drawn. */
   get visible() {
     return this.choose ? this.series.filter(({ name }) => name === this.choice) : this.series;
@@ -68,7 +73,7 @@ class Chart {
 
   /** Show the values from one index to another; without any, all. */
   zoom(first = 0, last = this.labels.length - 1) {
-    const ids = this.stamps ?? this.labels;
+    const { ids } = this;
     const isAll = first <= 0 && last >= ids.length - 1;
     this.bounds = isAll ? null : [ids[Math.max(0, first)], ids[Math.min(ids.length - 1, last)]];
     this.draw();
@@ -99,7 +104,7 @@ class Chart {
   }
 
   #range() {
-    const ids = this.stamps ?? this.labels;
+    const { ids } = this;
     const [first, last] = (this.bounds ?? []).map((one) => ids.indexOf(one));
     if (!(last > 0)) this.bounds = null; // it is not among the values any more
     return this.bounds ? [Math.max(0, first), last] : [0, ids.length - 1];

@@ -8,6 +8,7 @@ const clamped = (value, low, high) => Math.min(high, Math.max(low, value));
 export class Reading {
   #chart;
   #index = null; // of the value that is read
+  #id = null; // its time or label: with new figures it may have another index
   #tip = h("div.tip", { "aria-hidden": "true", hidden: true });
   #marker = h("div.marker", { hidden: true });
   #selection = h("div.selection", { hidden: true });
@@ -41,6 +42,8 @@ export class Reading {
   /** Show what is read, after the chart was drawn. */
   update() {
     const { indices } = this.#chart.view;
+    const index = this.#chart.ids.indexOf(this.#id);
+    if (this.#index !== null && index !== -1) this.#index = index;
     this.plot.setAttribute("aria-label", `${this.#chart.title}: values`);
     this.plot.setAttribute("aria-valuemin", indices[0] ?? 0);
     this.plot.setAttribute("aria-valuemax", indices.at(-1) ?? 0);
@@ -72,6 +75,7 @@ export class Reading {
     const told = this.#tell(wanted);
     if (told === null) return;
     this.#index = told.index;
+    this.#id = this.#chart.ids[told.index];
     const share = this.#chart.view.centre(told.index);
     this.#tip.replaceChildren(h("strong", {}, told.label), ...told.values.map(({ name, tone, text }) => h("div", {}, h(`span.swatch${tone ? `.tone-${tone}` : ""}`, {}, name), h("span", {}, text))));
     this.#tip.style.left = share < 0.5 ? `calc(${share * 100}% + .6rem)` : "auto";
@@ -120,6 +124,7 @@ export class Reading {
     const index = clamped(wanted, 0, this.#chart.labels.length - 1);
     const by = index < indices[0] ? index - indices[0] : Math.max(0, index - indices.at(-1));
     this.#index = index;
+    this.#id = this.#chart.ids[index];
     if (by !== 0) this.#chart.zoom(indices[0] + by, indices.at(-1) + by);
     this.#read(index);
   }
