@@ -4,7 +4,8 @@ import { h } from "../dom.mjs";
 import { actionButton } from "../form.mjs";
 import { nothing } from "../notice.mjs";
 import { table } from "../table.mjs";
-import { changes, conflictText, conflicts } from "./groups_rules.mjs";
+import { addressOf } from "./groups_data.mjs";
+import { changes, conflictText, conflicts, nameOf } from "./groups_rules.mjs";
 import { spendChanges } from "./groups_spend.mjs";
 
 /** `change`: `{before, after, isNew, ancestors, descendants, isPartial}`. `save(before, after)` and `edit()`: the two ways out. */
@@ -28,7 +29,7 @@ export function drawReview(change, save, edit) {
         "div.notice.bad",
         { role: "alert" },
         h("p", {}, "In a cascading tree no group may have a threshold above that of a group above it. Tollgate refuses this change:"),
-        h("ul", {}, refused.slice(0, 20).map((one) => h("li", {}, conflictText(one)))),
+        h("ul", {}, refused.slice(0, 20).map((one) => h("li", {}, conflictText(one), " ", editLink(one.group)))),
         refused.length > 20 && h("p", {}, `And ${refused.length - 20} more.`),
       ),
     rows.length ? table("What changes", columns, rows) : nothing("Nothing changes."),
@@ -42,6 +43,8 @@ export function drawReview(change, save, edit) {
     ),
   );
 }
+
+const editLink = (group) => h("a", { href: `${addressOf(group)}&edit=1` }, "Edit ", h("bdi", {}, nameOf(group)));
 
 function percentsChange({ before, after }) {
   const [was, becomes] = [before, after].map((group) => group.alert_percents.join(", ") || "none");
