@@ -49,7 +49,7 @@ function cell(column, at, item) {
 
 /**
  * A list of the API, a page at a time, with a button for more. `draw(items)` makes the table of all items so far, `empty`
- * is said when there is none. Answers `{element, reload}`.
+ * is said when there is none: text, or what makes it of whether more may follow. Answers `{element, reload}`.
  */
 export function pagedList(path, query, draw, empty) {
   const list = h("div");
@@ -67,7 +67,7 @@ export function pagedList(path, query, draw, empty) {
       if (mine !== current) return;
       items = items.concat(page.items);
       cursor = page.pagination.cursor;
-      redraw(list, items.length ? draw(items) : nothing(empty));
+      redraw(list, items.length ? draw(items) : nothing(typeof empty === "function" ? empty(cursor !== null) : empty));
     } catch (error) {
       if (mine !== current) return;
       list.append(problemNotice(error));
