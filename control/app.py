@@ -118,6 +118,7 @@ from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
 from runtime.background import cancelled, running
+from runtime.console_looks import look_mark
 from runtime.http.known_callers import recognise_callers
 from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
@@ -238,7 +239,7 @@ def build(settings: Settings) -> web.Application:
         counters=counters,
         spend=spend,
         balances=spend,
-        inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
+        inference=InferenceClient(settings.proxy_url, look_mark(settings.internal_token)) if settings.proxy_url else None,
     )
     _add_terminals(app)
     _add_routes(app)

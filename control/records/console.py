@@ -45,3 +45,5 @@ class InferenceCall:
     headers: Mapping[str, str]
     body: bytes | None = field(repr=False)
     api_key: str = field(repr=False)
+    is_look: bool = False
+    """A page shows what it answers; it calls no model, and counts in no figure."""

@@ -40,6 +40,7 @@ from proxy.settings import Settings
 from proxy.worker.memory import collect_garbage_less_often, keep_room, return_free_memory
 from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.background import running
+from runtime.console_looks import look_mark
 from runtime.exhaustion import Exhaustion
 from runtime.secret_keys import services_of
 
@@ -165,6 +166,7 @@ async def _parts(
         tiers=settings.tiers,
         cors=settings.cors,
         model_host_suffix=settings.model_host_suffix,
+        look_mark=look_mark(settings.internal_token),
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
         on_exhausted=exhaustion.note,
     )
