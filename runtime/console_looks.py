@@ -1,6 +1,6 @@
 """The mark of a look: a call that a page of the console makes to show something, which counts in no figure of calls.
 
-Control sets it and the proxy checks it. Only who has TOLLGATE_INTERNAL_TOKEN can make one, so no caller hides its calls.
+Control sets it and the proxy checks it. It takes TOLLGATE_INTERNAL_TOKEN to make one, so no caller hides its calls.
 """
 
 import hmac

@@ -1,10 +1,11 @@
-"""The console's sessions, the groups that its visitors see, and its calls to the proxy. Values only; times are epoch
+"""The console's sessions, what its visitors see and find, and its calls to the proxy. Values only; times are epoch
 milliseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from control.records.policy import PresentedKey
+from control.records.policy import KeyRecord, PresentedKey
+from policy.credentials import KeyKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,38 @@ class NamedGroup:
     id: str
     external_entity_id: str
     name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """The selection of a workspace's keys for a list; None is no filter.
+
+    `part`: of the name, or the beginning of the prefix. `external_entity_id`: of the group that has the key.
+    """
+
+    part: str | None = None
+    kind: KeyKind | None = None
+    external_entity_id: str | None = None
+
+    @property
+    def is_of_groups(self) -> bool:
+        return self.kind is KeyKind.FEDERATED
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEndpoint:
+    """An endpoint without its target."""
+
+    id: str
+    slug: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key and its group: None for a key of the workspace itself."""
+
+    record: KeyRecord
+    group: NamedGroup | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ api_keys = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("last_used_at_ms", BigInteger, nullable=True),
     Index("ix_api_keys_group_id", "group_id", "created_at_ms", "prefix"),
+    Index("ix_api_keys_all", "workspace_id", "created_at_ms", "prefix", "name"),  # names are looked through in it
 )
 Index(
     "ix_api_keys_workspace_id",

@@ -74,6 +74,15 @@ class ReportReader:
             sums = [await source.of_listed(self.query.window.external_entity_ids, Apart.PATH) for source in sources]
         return {path for day in chain.from_iterable(sums) for part in day.slices() for path in part.parts}
 
+    async def keys_of(self, entities: Collection[str]) -> Sequence[ReportGroup]:
+        """The calls of these entities by key, named by entity and key."""
+        book = SumBook(self.prices)
+        async with self.store.read() as conn:
+            sources = await sources_of(conn, self.query.window, self.prices.bounds)
+            sums = [await source.of_listed(sorted(entities), Apart.KEY) for source in sources]
+        await self._add(book, chain.from_iterable(sums), Grouping.KEY)
+        return await self._groups_in(book)
+
     async def by_slug(self) -> Sequence[ReportGroup]:
         """All calls by slug: the least that has their costs."""
         query = replace(self.query, by=Grouping.SLUG, rolls_up=False)

@@ -13,7 +13,7 @@ from tests.journeys.console.browsing import opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
 POLLS = 3
-"""How often the page of asynchronous requests asks while all are open. It polls as slowly as the slowest of the others."""
+"""How often the pages of asynchronous requests ask while all are open. No page polls more slowly than some of them."""
 _COUNTER = re.compile(r"^(tollgate_(?!redis|replica|async|trace)\w+_(?:total|count)(?:\{.*\})?) (\S+)$", re.M)
 
 
