@@ -202,7 +202,9 @@ class GatewayGroupV1(OwnableResponseV1):
     usage: list[GroupUsageEntryV1] | None = Field(
         None, exclude_if=lambda value: value is None, description="Present only in a list that was asked for it."
     )
-    month: GroupMonthV1 | None = optional("The present UTC month. Present only in a list that was asked for it.")
+    month: GroupMonthV1 | None = optional(
+        "The present UTC month. Only in a list that was asked for it; null if it takes too long to add up."
+    )
     created_at: TimeText
     updated_at: TimeText
 
@@ -290,6 +292,7 @@ class _Listed:
     shows_effective: bool
     usage: Sequence[LimitUse] | None
     ends: Mapping[Unit, str]
+    shows_month: bool
     month: GroupMonth | None
 
 
@@ -309,12 +312,13 @@ async def _list(request: ApiRequest) -> Encoded:
             ends = await window_ends(counters)
             usages = await read_usage(counters, [one.path for one in page])
         months: Mapping[str, GroupMonth] = {}
-        if at.filters.get("month") == "true":
+        shows_month = at.filters.get("month") == "true"
+        if shows_month:
             paths = [one.record.path for one in page]
             months = await month_of_groups(request.dependencies.usage_reports, request.workspace_id, paths)
         shows_effective = at.filters.get("effective_models") != "false"
         return [
-            _Listed(one, shows_effective, usage, ends, months.get(one.record.path))
+            _Listed(one, shows_effective, usage, ends, shows_month, months.get(one.record.path))
             for one, usage in zip(page, usages, strict=True)
         ]
 
@@ -330,6 +334,8 @@ def _encode_listed(listed: _Listed) -> Pieces:
         more["usage"] = Array([(orjson.dumps(shown_usage(entry, listed.ends)),) for entry in listed.usage])
     if listed.month is not None:
         more["month"] = {**shown_totals(listed.month.whole), "own": shown_totals(listed.month.own)}
+    elif listed.shows_month:
+        more["month"] = None
     return _encode(listed.group, path, more)
 
 

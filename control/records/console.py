@@ -3,6 +3,7 @@ milliseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
@@ -41,12 +42,19 @@ class NamedGroup:
 class KeyFilter:
     """The selection of a workspace's keys for a list; None is no filter.
 
-    `part`: of the name, or the beginning of the prefix. `external_entity_id`: of the group that has the key.
+    `part`: of the name, or the beginning of the prefix. `external_entity_id`: of the group that has the key. `newest`:
+    names are looked through in so many.
     """
 
     part: str | None = None
     kind: KeyKind | None = None
     external_entity_id: str | None = None
+    newest: int | None = None
+
+    def admits(self, key: Any) -> bool:
+        """Return whether kind and group of a key's row are those that are selected."""
+        is_kind = self.kind is None or key.kind == self.kind
+        return is_kind and self.external_entity_id in (None, key.external_entity_id)
 
     @property
     def is_of_groups(self) -> bool:

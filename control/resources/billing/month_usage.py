@@ -3,7 +3,9 @@
 See docs/reference/management-api.md#usage-of-the-month.
 """
 
+import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
@@ -14,6 +16,9 @@ from control.resources.billing.report_query import ReportQuery
 from control.resources.billing.report_reader import ReportReader
 from control.resources.billing.usage_report import UsageReports
 
+LONGEST_S = 10.0
+"""The longest time that sums of groups are added up for one page; a million take a few seconds."""
+
 
 class GroupMonth(NamedTuple):
     """The calls of a group: its own, and with those of all groups below it."""
@@ -23,13 +28,17 @@ class GroupMonth(NamedTuple):
 
 
 async def month_of_groups(reports: UsageReports, workspace_id: str, paths: Collection[str]) -> Mapping[str, GroupMonth]:
-    """The month of each of the groups with these paths, by path."""
+    """The month of each of the groups with these paths, by path. Empty if it takes too long to add up."""
     reader = await _reader(reports, workspace_id, Grouping.ENTITY)
     if reader is None or not paths:
         return dict.fromkeys(paths, GroupMonth())
     roll_up = RollUp(frozenset(paths))
-    async for groups in reader.paths_from(_topmost(paths)):
-        await beside(workspace_id, len(groups), partial(roll_up.add, groups))
+    ends_s = time.monotonic() + LONGEST_S
+    async with aclosing(reader.paths_from(_topmost(paths))) as parts:
+        async for groups in parts:
+            await beside(workspace_id, len(groups), partial(roll_up.add, groups))
+            if time.monotonic() > ends_s:
+                return {}
     return {path: GroupMonth(roll_up.own.get(path, Totals()), roll_up.whole.get(path, Totals())) for path in paths}
 
 

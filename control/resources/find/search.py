@@ -13,6 +13,9 @@ from control.records.console import KeyFilter, ListedKey, NamedEndpoint, NamedGr
 from control.records.traffic import RequestFilter
 from policy.traffic import ListedRequest
 
+MOST_NAMES = 100_000
+"""The number of keys, newest first, whose names are looked through."""
+
 
 @dataclass(frozen=True, slots=True)
 class Matches:
@@ -30,7 +33,7 @@ async def search(store: Store, workspace_id: str, text: str, limit: int) -> Matc
     async with store.read() as conn:
         groups = await rows.groups_like(conn, workspace_id, text, most)
         slugs = await rows.endpoints_like(conn, workspace_id, text, most)
-        keys = await rows.list_all_keys(conn, workspace_id, KeyFilter(part=text), None, most)
+        keys = await rows.list_all_keys(conn, workspace_id, KeyFilter(part=text, newest=MOST_NAMES), None, most)
         requests, _ = await page_of_requests(conn, RequestFilter(workspace_id, request_id=text), None, most)
     return Matches(groups, slugs, keys, requests)
 

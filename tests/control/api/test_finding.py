@@ -9,6 +9,7 @@ import pytest
 
 from control.edges.sql.events.clock import database_ms
 from control.records.times import time_text
+from control.resources.billing import month_usage
 from policy.billing import BillingEvent, Tokens
 from policy.limits.kinds import Unit
 from policy.limits.windows import window_at
@@ -195,6 +196,18 @@ async def test_the_month_beside_groups_and_keys_is_that_of_the_reports(plane: Co
         assert months == {item.pop("api_key_prefix"): without(item, "external_entity_id") for item in by_key}
         assert len(months) == 8
     assert all("month" not in group for group in await all_items(plane, GROUPS))
+
+
+async def test_a_month_that_takes_too_long_to_add_up_is_null(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(month_usage, "LONGEST_S", -1.0)
+    month_ms = await month_start_ms(plane)
+    id = await named_group(plane, "large")
+    members = {"group_id": id, "group_path": f"{id}/", "external_entity_id": "large"}
+    await stored(plane.store, [event(1, month_ms, workspace_id=plane.workspace_id, **members)])
+    (group,) = await all_items(plane, GROUPS, month="true")
+    assert group["month"] is None
 
 
 def without(item: Json, name: str) -> Json:

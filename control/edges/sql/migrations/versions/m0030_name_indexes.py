@@ -1,4 +1,4 @@
-"""The index of all keys of a workspace, with their names. The version before does not use it."""
+"""Indexes with the names of groups and keys, in which they are looked through. The version before does not use them."""
 
 from alembic import op
 
@@ -8,7 +8,9 @@ down_revision = "0029"
 
 def upgrade() -> None:
     op.create_index("ix_api_keys_all", "api_keys", ["workspace_id", "created_at_ms", "prefix", "name"])
+    op.create_index("ix_groups_names", "groups", ["workspace_id", "external_entity_id", "id", "name"])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_groups_names", "groups")
     op.drop_index("ix_api_keys_all", "api_keys")
