@@ -119,7 +119,7 @@ from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
 from runtime.background import cancelled, running
-from runtime.console_looks import look_mark
+from runtime.http.console_looks import look_mark
 from runtime.http.known_callers import recognise_callers
 from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog

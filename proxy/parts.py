@@ -402,6 +402,6 @@ class Parts:
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
     look_mark: str = field(default="", repr=False)
-    """What marks looks of the console; see `runtime.console_looks`. "": nothing is one."""
+    """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None
     """Callback for a call that is refused because the process, or the machine, has run out of something."""

@@ -14,7 +14,7 @@ from yarl import URL
 
 from control.errors import AnswerBrokenError, ProxyUnavailableError
 from control.records.console import InferenceCall
-from runtime.console_looks import HEADER as LOOK_HEADER
+from runtime.http.console_looks import HEADER as LOOK_HEADER
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 1260.0

@@ -38,8 +38,8 @@ from proxy.refusals import (
     WrongMethodError,
 )
 from proxy.time_slices import Slices
-from runtime.console_looks import HEADER as LOOK_HEADER
-from runtime.console_looks import is_look_mark
+from runtime.http.console_looks import HEADER as LOOK_HEADER
+from runtime.http.console_looks import is_look_mark
 
 _COUNTING = call_bound.COUNTING
 _INFER = Purpose.INFER

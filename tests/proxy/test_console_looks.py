@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from proxy.parts import Parts
-from runtime.console_looks import HEADER, look_mark
+from runtime.http.console_looks import HEADER, look_mark
 from tests.fakes.directory import KEY
 from tests.fakes.wire import FakeIncoming
 from tests.proxy.test_async_requests import AsyncRig, about, asking, few, filled

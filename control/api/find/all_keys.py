@@ -4,7 +4,7 @@ See docs/reference/management-api.md#all-keys.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -77,8 +77,8 @@ async def _list(request: ApiRequest) -> Encoded:
             months = await month_of_keys(request.dependencies.usage_reports, request.workspace_id, entities)
         return [(key, _month(key, months)) for key in keys]
 
-    def position(shown: _Shown) -> list[int | str]:
-        return [shown[0].record.created_at_ms, shown[0].record.prefix]
+    def position(item: _Shown) -> list[int | str]:
+        return [item[0].record.created_at_ms, item[0].record.prefix]
 
     filters = ("q", "type", "external_entity_id", "month")
     return await list_page(request, Listing("all keys", fetch, position, encoder(_listed), filters))
@@ -91,18 +91,20 @@ def _month(key: ListedKey, months: Mapping[tuple[str, str], Totals] | None) -> T
     return months.get((key.group.external_entity_id, key.record.prefix), Totals())
 
 
-def _listed(shown: _Shown) -> ListedKeyV1:
-    key, month = shown
-    record = key.record
+def _listed(item: _Shown) -> ListedKeyV1:
+    key, month = item
     return ListedKeyV1(
-        prefix=record.prefix,
-        name=record.name,
-        type=record.kind,
-        group=None if key.group is None else shown_group_of_key(key.group),
-        created_at=time_text(record.created_at_ms),
-        last_used_at=optional_time_text(record.last_used_at_ms),
+        **members_of_key(key),
+        created_at=time_text(key.record.created_at_ms),
+        last_used_at=optional_time_text(key.record.last_used_at_ms),
         month=None if month is None else UsageTotalsV1(**shown_totals(month)),
     )
+
+
+def members_of_key(key: ListedKey) -> dict[str, Any]:
+    """The members that say which key it is."""
+    group = None if key.group is None else shown_group_of_key(key.group)
+    return {"prefix": key.record.prefix, "name": key.record.name, "type": key.record.kind, "group": group}
 
 
 def shown_group_of_key(group: NamedGroup) -> KeyGroupV1:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from control.api.find.all_keys import KeyGroupV1, KeyTypeName, shown_group_of_key
+from control.api.find.all_keys import KeyGroupV1, KeyTypeName, members_of_key, shown_group_of_key
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1, TimeText
 from control.errors import InvalidFieldError
@@ -71,15 +71,7 @@ async def _search(request: ApiRequest) -> SearchResponseV1:
     answer = SearchResponseV1(
         groups=[shown_group_of_key(group) for group in matches.groups[:limit]],
         slugs=[MatchingSlugV1(endpoint_id=one.id, slug=one.slug) for one in matches.slugs[:limit]],
-        keys=[
-            MatchingKeyV1(
-                prefix=one.record.prefix,
-                name=one.record.name,
-                type=one.record.kind,
-                group=None if one.group is None else shown_group_of_key(one.group),
-            )
-            for one in matches.keys[:limit]
-        ],
+        keys=[MatchingKeyV1(**members_of_key(one)) for one in matches.keys[:limit]],
         requests=[
             MatchingRequestV1(
                 request_id=one.request_id,

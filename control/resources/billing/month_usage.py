@@ -62,7 +62,7 @@ async def _reader(reports: UsageReports, workspace_id: str, by: Grouping) -> Rep
 
 
 def _topmost(paths: Collection[str]) -> Sequence[str]:
-    """Those of the paths that are below no other one: these have the calls of all."""
+    """Return the paths that are below no other one: these have the calls of all."""
     topmost: list[str] = []
     for path in sorted(paths):
         if not topmost or not path.startswith(topmost[-1]):

@@ -19,7 +19,7 @@ MOST_NAMES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What a text may mean: at most one more than asked for of each, which tells that there are more."""
+    """The meanings that a text may have: at most one more than asked for of each, which tells that there are more."""
 
     groups: Sequence[NamedGroup]
     slugs: Sequence[NamedEndpoint]
@@ -41,6 +41,6 @@ async def search(store: Store, workspace_id: str, text: str, limit: int) -> Matc
 async def read_all_keys(
     store: Store, workspace_id: str, selection: KeyFilter, after: rows.KeyPosition | None, limit: int
 ) -> Sequence[ListedKey]:
-    """At most `limit` keys of the workspace and of its groups, newest first, behind `after`."""
+    """Return at most `limit` keys of the workspace and of its groups, newest first, behind `after`."""
     async with store.read() as conn:
         return await rows.list_all_keys(conn, workspace_id, selection, after, limit)

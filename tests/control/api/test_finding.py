@@ -73,9 +73,9 @@ async def test_slugs_keys_and_requests_are_met(plane: ControlPlane) -> None:
     (await post(plane, row(plane, 5, request_id="req-of-theirs", status=429, slug=""))).ok()
     assert (await search(plane, "MARIES"))["slugs"] == [{"endpoint_id": endpoint, "slug": "acme/summaries"}]
     key = {"prefix": prefix, "name": "Laptop of Ü", "type": "FEDERATED"}
-    shown = {**key, "group": {"id": group["id"], "external_entity_id": "customer", "name": None}}
+    expected_key = {**key, "group": {"id": group["id"], "external_entity_id": "customer", "name": None}}
     for text in (prefix, prefix[:8], "top of Ü", "LAPTOP"):
-        assert (await search(plane, text))["keys"] == [shown], text
+        assert (await search(plane, text))["keys"] == [expected_key], text
     assert (await search(plane, prefix[3:]))["keys"] == [], "a prefix is met from its beginning on"
     (own,) = (await search(plane, plane.key.split(".")[0]))["keys"]
     assert (own["type"], own["group"]) == ("WORKSPACE_MANAGE_ALL", None)
@@ -187,8 +187,8 @@ async def test_the_month_beside_groups_and_keys_is_that_of_the_reports(plane: Co
     for limit in (1, 2, 100):
         groups = await all_items(plane, GROUPS, month="true", limit=limit)
         reported = await report(plane, month_ms, "entity", rollup="true")
-        shown = {group["id"]: group["month"] for group in groups if group["month"]["calls"]}
-        assert shown == {item.pop("group_id"): without(item, "external_entity_id") for item in reported}
+        by_group = {group["id"]: group["month"] for group in groups if group["month"]["calls"]}
+        assert by_group == {item.pop("group_id"): without(item, "external_entity_id") for item in reported}
         assert {group["month"]["calls"] for group in groups if group["id"] == ids["idle"]} == {0}
         listed = [key for key in await listed_keys(plane, month="true", limit=limit) if key["group"]]
         months = {key["prefix"]: key["month"] for key in listed if key["month"]["calls"]}

@@ -13,7 +13,7 @@ from tests.journeys.console.browsing import opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
 POLLS = 3
-"""How often the pages of asynchronous requests ask while all are open. No page polls more slowly than some of them."""
+"""The number of times that the pages of asynchronous requests ask while all are open; few pages poll more slowly."""
 _COUNTER = re.compile(r"^(tollgate_(?!redis|replica|async|trace)\w+_(?:total|count)(?:\{.*\})?) (\S+)$", re.M)
 
 
@@ -39,16 +39,16 @@ async def test_pages_that_are_open_change_no_figure_of_calls(page: Page, scene: 
     await _called(scene, "before-looking")
     before = await _figures(scene)
 
-    asked = Counter[str]()
-    page.context.on("request", lambda request: asked.update([_what(request)]))
+    requested = Counter[str]()
+    page.context.on("request", lambda request: requested.update([_what(request)]))
     for path in paths_of(scene):
         await opened(await page.context.new_page(), path)
 
     async def polled() -> bool:
-        calls = [count for what, count in asked.items() if "/console/call" in what]
+        calls = [count for what, count in requested.items() if "/console/call" in what]
         return len(calls) >= 3 and min(calls) >= POLLS  # a queue, and a request by two paths
 
-    await scene.stage.until(polled, f"pages polled: {asked}")
+    await scene.stage.until(polled, f"pages polled: {requested}")
     customer = await page.context.browser.new_context(base_url=scene.stage.product.control)  # type: ignore[union-attr]
     usage = await signed_in(await customer.new_page(), scene.keys["partner"], "/console/usage")
     await usage.get_by_role("heading").first.wait_for()
@@ -111,15 +111,15 @@ async def test_a_hidden_page_asks_nothing(page: Page, scene: Scene) -> None:
     """Each page is told that it is hidden, and a minute of its timers passes at once."""
     await signed_in(page, scene.api_key)
     await page.clock.install()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(f"{request.method} {request.url}"))
+    requested: list[str] = []
+    page.on("request", lambda request: requested.append(f"{request.method} {request.url}"))
     for path in paths_of(scene):
         await opened(page, path)
         await page.wait_for_load_state("networkidle")
         await _hide(page, is_hidden=True)
-        asked.clear()
+        requested.clear()
         await page.clock.run_for(60_000)
-        assert asked == [], path
+        assert requested == [], path
         await _hide(page, is_hidden=False)
 
 

@@ -61,7 +61,7 @@ async def test_a_slug_a_key_and_a_request_are_opened(page: Page, scene: Scene) -
     await scene.stage.until(listed, "the call is listed")
     prefix = scene.keys["support"].split(".")[0]
     await signed_in(page, scene.api_key)
-    for text, name, place, shown in (
+    for text, name, place, seen_text in (
         (SLUGS[1][5:9], SLUGS[1], "**/console/endpoints?id=*", SLUGS[1]),
         (prefix[:9], prefix, f"**/console/keys?q={prefix}", "support"),
         ("asked-for-by-its-id", "asked-for-by-its-id", "**/console/requests?request_id=asked-for-by-its-id", "partner"),
@@ -69,7 +69,7 @@ async def test_a_slug_a_key_and_a_request_are_opened(page: Page, scene: Scene) -
         await page.get_by_role("combobox", name="Find anything").fill(text)
         await page.get_by_role("option", name=name).first.click()
         await page.wait_for_url(place)
-        await expect(page.get_by_role("main").get_by_text(shown, exact=True).first).to_be_visible()
+        await expect(page.get_by_role("main").get_by_text(seen_text, exact=True).first).to_be_visible()
     await page.get_by_role("combobox", name="Find anything").fill("nobody has this")
     await expect(page.get_by_text("Nothing matches.")).to_be_visible()
 

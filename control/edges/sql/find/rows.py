@@ -24,11 +24,11 @@ _KEYS = select(*_RECORD, groups.c.external_entity_id, groups.c.name.label("group
     groups, groups.c.id == api_keys.c.group_id, isouter=True
 )
 KeyPosition = tuple[int, str]
-"""When a key was made, in epoch milliseconds, and its prefix."""
+"""The time at which a key was made, in epoch milliseconds, and its prefix."""
 
 
 async def groups_like(conn: Connection, workspace_id: str, part: str, limit: int) -> Sequence[NamedGroup]:
-    """At most `limit` groups whose id, external id or name holds `part`: those that are it, then begin with it."""
+    """Return at most `limit` groups whose id, external id or name holds `part`: those first whose external id is it."""
     entity = groups.c.external_entity_id
     place = _place_of(conn, part)
     names = entity + "\n" + groups.c.id + "\n" + func.coalesce(groups.c.name, "")
@@ -43,7 +43,7 @@ async def groups_like(conn: Connection, workspace_id: str, part: str, limit: int
 
 
 async def endpoints_like(conn: Connection, workspace_id: str, part: str, limit: int) -> Sequence[NamedEndpoint]:
-    """At most `limit` endpoints whose slug holds `part`: those that are it first."""
+    """Return at most `limit` endpoints whose slug holds `part`: those that are it first."""
     slug = endpoints.c.slug
     query = (
         select(endpoints.c.id, slug)
@@ -57,7 +57,7 @@ async def endpoints_like(conn: Connection, workspace_id: str, part: str, limit: 
 async def list_all_keys(
     conn: Connection, workspace_id: str, selection: KeyFilter, after: KeyPosition | None, limit: int
 ) -> Sequence[ListedKey]:
-    """At most `limit` keys of the workspace and of its groups behind `after`, newest first."""
+    """Return at most `limit` keys of the workspace and of its groups behind `after`, newest first."""
     if selection.part is not None and _PREFIX.fullmatch(selection.part):
         return await _beginning(conn, workspace_id, selection, after, limit)
     query = _KEYS.order_by(*(column.desc() for column in _ORDER)).limit(limit)
@@ -93,8 +93,8 @@ async def _beginning(
 
 
 async def _group_named(conn: Connection, workspace_id: str, external_entity_id: str) -> str | None:
-    named = (groups.c.workspace_id == workspace_id, groups.c.external_entity_id == external_entity_id)
-    return (await conn.execute(select(groups.c.id).where(*named))).scalar_one_or_none()
+    conditions = (groups.c.workspace_id == workspace_id, groups.c.external_entity_id == external_entity_id)
+    return (await conn.execute(select(groups.c.id).where(*conditions))).scalar_one_or_none()
 
 
 async def _oldest_of(conn: Connection, workspace_id: str, newest: int) -> KeyPosition:

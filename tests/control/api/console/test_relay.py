@@ -15,7 +15,7 @@ from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, C
 
 from control.errors import TooManyCallsError
 from control.resources.console.call_places import MOST, MOST_PER_SESSION, CallPlaces
-from runtime.console_looks import HEADER, look_mark
+from runtime.http.console_looks import HEADER, look_mark
 from runtime.log_schema import FIELDS
 from runtime.shares.places import NoPlaceError
 from tests.control.api.console.browser import Browser, logged_in

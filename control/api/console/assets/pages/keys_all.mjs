@@ -5,7 +5,7 @@ import { h } from "../dom.mjs";
 import { field, form, select } from "../form.mjs";
 import { count } from "../format.mjs";
 import { pagedList, table } from "../table.mjs";
-import { NAMES, TIMES, eventsLink, mintForm, revoke, revokeButton } from "./keys.mjs";
+import { NAMES, TIMES, eventsLink, mintForm, revoke, revokeButton } from "./keys_shared.mjs";
 
 const OWN = "/v1/api_keys";
 const TYPES = [
