@@ -9,6 +9,7 @@ import { searchField } from "./search.mjs";
 export const PAGES = [
   { name: "overview", title: "Overview" },
   { name: "requests", title: "Requests" },
+  { name: "spend", title: "Spend" },
   { name: "groups", title: "Groups" },
   { name: "endpoints", title: "Endpoints" },
   { name: "prices", title: "Prices" },
