@@ -5,7 +5,7 @@ import { h } from "../dom.mjs";
 import { count } from "../format.mjs";
 import { announce, nothing, problemNotice } from "../notice.mjs";
 import { MonthUsage, Tree, groupLink, inParts, ownerBadge } from "./groups_data.mjs";
-import { TEST_ENTITY } from "./test_calls.mjs";
+import { testBadge } from "./test_calls.mjs";
 
 const PAGE = 200;
 const OPEN_AT_FIRST = 60;
@@ -118,7 +118,7 @@ function describe(group, children, month) {
     h("span.soft", {}, `${count(slugs)} ${slugs === 1 ? "slug" : "slugs"}${children.length ? `, ${count(children.length)} below` : ""}`),
     group.hierarchy.parent_group_id === null && children.length > 0 && h("span.badge", {}, group.hierarchy.limit_enforcement.toLowerCase()),
     ownerBadge(group),
-    group.metadata.external_entity_id === TEST_ENTITY && h("span.badge", {}, "test calls of the console"),
+    testBadge(group.metadata.external_entity_id),
     month.beside(group, children.length > 0),
   ];
 }

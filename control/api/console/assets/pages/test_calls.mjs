@@ -1,10 +1,13 @@
 // Test calls of the console: a group of their own makes them, so they are billed and limited, but are no customer's.
 
 import { Problem, read, route, send } from "../api.mjs";
+import { h } from "../dom.mjs";
 import { relayWhole } from "../relay.mjs";
 
 /** The external id of the group. Figures by customer show test calls under it. */
 export const TEST_ENTITY = "console-test";
+/** What stands beside the group where customers are listed, or nothing. */
+export const testBadge = (externalEntityId) => externalEntityId === TEST_ENTITY && [" ", h("span.badge", {}, "test calls, no customer")];
 const KEY_NAME = "test calls";
 const LEARN_MS = 10_000;
 const PAUSE_MS = 300;
