@@ -200,8 +200,8 @@ async def test_tree_is_walked_and_a_branch_deleted(page: Page, stage: Stage) -> 
     await expect(page.get_by_role("link", name=f"{stage.name}-below")).to_be_visible()
     await assert_accessible(page)
     await assert_fits(page)
-    await page.get_by_label("External id").fill(f"{stage.name}{HOSTILE}")
-    await page.get_by_role("button", name="Open").click()
+    await page.get_by_role("combobox", name="Find anything").fill(f"{stage.name}{HOSTILE}")
+    await page.get_by_role("option", name=f"{stage.name}{HOSTILE}").click()
     await page.wait_for_url(f"**/console/groups?id={top}")
 
     await page.get_by_role("button", name="Delete").click()

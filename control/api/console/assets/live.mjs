@@ -36,11 +36,14 @@ export function keepFresh(container, seconds, load, build) {
     timer = setTimeout(tick, seconds * 1000);
   }
 
-  function tick() {
-    if (document.hidden) document.addEventListener("visibilitychange", tick, { once: true });
-    else now();
-  }
+  const tick = () => whenVisible(now);
 
   now();
   return { now };
+}
+
+/** Call `act` now, or once somebody looks at the tab again. */
+export function whenVisible(act) {
+  if (document.hidden) document.addEventListener("visibilitychange", () => whenVisible(act), { once: true });
+  else act();
 }

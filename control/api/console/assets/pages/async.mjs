@@ -5,7 +5,7 @@ import { confirmed, openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
 import { actionButton, copyable, field } from "../form.mjs";
 import { count } from "../format.mjs";
-import { keepFresh } from "../live.mjs";
+import { keepFresh, whenVisible } from "../live.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { relayJson } from "../relay.mjs";
 import { pagedList, table } from "../table.mjs";
@@ -64,8 +64,8 @@ function drawModels(main) {
   }, "There are no platform models. Register one on the Models page.");
   main.append(h("h2", {}, "Queues in production"), list.element);
   const refresh = async () => {
-    if (!document.hidden) await atMost(AT_ONCE, [...loaded.values()], (cells) => cells.refresh());
-    setTimeout(refresh, REFRESH_S * 1000);
+    await atMost(AT_ONCE, [...loaded.values()], (cells) => cells.refresh());
+    setTimeout(() => whenVisible(refresh), REFRESH_S * 1000);
   };
   list.reload().then(refresh);
 }
