@@ -152,9 +152,9 @@ async def test_figures_are_those_of_the_report_and_of_the_events(page: Page, led
     prefix = ledger.keys[TEAM].split(".")[0]
     assert Decimal(keys[prefix]["Cost (EUR)"]) == ledger.costs(ledger.of(TEAM))["EUR"]
     day = ledger.events[0]["timestamp"][:10]
-    summary = page.locator("figure", has_text="Cost by day in EUR").get_by_text("Figures")
+    summary = page.locator("figure", has_text="Cost by day in EUR").get_by_text("Table")
     await summary.click()
-    await expect(page.get_by_role("table", name="Figures of Cost by day in EUR")).to_contain_text(totals["cost"]["EUR"])
+    await expect(page.get_by_role("table", name="Values of Cost by day in EUR")).to_contain_text(totals["cost"]["EUR"])
     assert day in await page.get_by_label("From (UTC)").input_value()
     assert await page.evaluate("() => window.ran ?? null") is None
     await assert_accessible(page)
