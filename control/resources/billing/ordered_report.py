@@ -91,7 +91,7 @@ class _Selection:
         self.groups = nsmallest(self._count, chain(self.groups, behind), key=itemgetter(0))
 
 
-class _RollUp:
+class RollUp:
     """Totals by path: those of each group by itself, and with all below it. `tops`: only of these groups, if any."""
 
     def __init__(self, tops: Collection[str] | None) -> None:
@@ -135,7 +135,7 @@ async def _rolled_up(reader: ReportReader, selection: _Selection, lines: bool) -
         groups = [replace(group, own=own_totals.get(group.name, Totals())) for group in whole.groups()]
         totals = total_of(groups)
     else:
-        roll_up = _RollUp(tops)
+        roll_up = RollUp(tops)
         async for read in _paths(reader, tops):
             await beside(_workspace(reader), len(read) // _TOTALS_PER_ITEM, partial(roll_up.add, read))
         async with reader.store.read() as conn:

@@ -185,6 +185,9 @@ async def test_unpriced_calls_are_told_with_the_way_to_prices(page: Page, ledger
     await expect(notice).to_contain_text("2 calls have no price")
     await expect(notice.get_by_role("listitem")).to_have_text(f"{FREE}: 2")
     await expect(notice.get_by_role("link", name="Set prices")).to_have_attribute("href", "/console/prices")
+    await notice.get_by_role("link", name=FREE).click()
+    await expect(page.get_by_label("Slug")).to_have_value(FREE)
+    await expect(page.get_by_label("Valid from")).to_have_value(ledger.events[0]["timestamp"][:10])
 
 
 async def test_all_customers_are_sorted_by_any_sum_and_the_address_keeps_it(page: Page, ledger: Ledger) -> None:

@@ -15,6 +15,12 @@ export const count = (value) => whole.format(value);
 /** 12.3K, for places without room. */
 export const brief = (value) => (Math.abs(value) < 10_000 ? whole.format(value) : short.format(value));
 
+/** EUR 12.40, from exact decimal text. What is less than a hundredth is not shown as nothing. */
+export function money(amount, currency) {
+  const shown = new Intl.NumberFormat("en", { style: "currency", currency, currencyDisplay: "code" });
+  return Number(amount) > 0 && Number(amount) < 0.01 ? `< ${shown.format(0.01)}` : shown.format(amount);
+}
+
 /** 3.4 % of a whole. */
 export function percent(part, all) {
   if (!all) return "–";

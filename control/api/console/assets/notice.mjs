@@ -14,9 +14,14 @@ export function problemNotice(error) {
     "div.notice.bad",
     { role: "alert" },
     h("p", {}, told),
-    fields.length > 0 && h("ul", {}, fields.map((one) => h("li", {}, h("code", {}, one.field), " ", one.message))),
+    fields.length > 0 && h("ul", {}, fields.map((one) => h("li", {}, h("code", {}, one.field), " ", one.message, one.conflict && [" ", conflictLink(one.conflict)]))),
     error.retryAfterS && h("p", {}, `Try again in ${error.retryAfterS} s.`),
   );
+}
+
+/** Leads to the limit of another group that forbids one of the request. */
+function conflictLink({ group_id, external_entity_id }) {
+  return h("a", { href: `/console/groups?id=${encodeURIComponent(group_id)}&edit=1` }, "Edit ", h("bdi", {}, external_entity_id));
 }
 
 /** A plain remark in a box. `kind`: "", "good", "warn", "bad". */

@@ -5,7 +5,7 @@ import { confirmed, openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
 import { actionButton, copyable, field } from "../form.mjs";
 import { count } from "../format.mjs";
-import { LivePart, keepFresh } from "../live.mjs";
+import { LivePart, keepFresh, whenVisible } from "../live.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { relayJson } from "../relay.mjs";
 import { pagedList, table } from "../table.mjs";
@@ -65,8 +65,8 @@ function drawModels(main) {
   main.append(h("h2", {}, "Queues in production"), list.element);
   const part = new LivePart(list.element, new Date());
   const refresh = async () => {
-    if (!document.hidden) await part.follow(() => refreshAll([...loaded.values()]));
-    setTimeout(refresh, REFRESH_S * 1000);
+    await part.follow(() => refreshAll([...loaded.values()]));
+    setTimeout(() => whenVisible(refresh), REFRESH_S * 1000);
   };
   list.reload().then(refresh);
 }

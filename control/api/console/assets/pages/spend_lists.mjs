@@ -9,6 +9,7 @@ import { announce, nothing, problemNotice } from "../notice.mjs";
 import { pagedList, table } from "../table.mjs";
 import { amountText, money } from "./spend_money.mjs";
 import { GROUPINGS, addressOf, csvRows, currenciesOf, orderOf, queryOf, readReport, readWhole } from "./spend_reports.mjs";
+import { testBadge } from "./test_calls.mjs";
 
 const TOP = 10;
 const TITLES = { entity: "By customer", slug: "By slug", key: "By key" };
@@ -118,9 +119,9 @@ class SpendList {
     const customer = (cell) => ({ head: "Customer", cell });
     if (this.grouping === "slug") return [{ head: "Slug", cell: ({ slug }) => h("code", {}, slug) }];
     if (this.grouping === "key") {
-      return [{ head: "Key", cell: (item) => h("code", {}, item.api_key_prefix) }, customer((item) => h("bdi", {}, item.external_entity_id))];
+      return [{ head: "Key", cell: (item) => h("code", {}, item.api_key_prefix) }, customer((item) => [h("bdi", {}, item.external_entity_id), testBadge(item.external_entity_id)])];
     }
-    return [customer((item) => h("a", { href: withQuery("/console/groups", { id: item.group_id }), title: "The group" }, h("bdi", {}, item.external_entity_id ?? item.group_id)))];
+    return [customer((item) => [h("a", { href: withQuery("/console/groups", { id: item.group_id }), title: "The group" }, h("bdi", {}, item.external_entity_id ?? item.group_id)), testBadge(item.external_entity_id)])];
   }
 
   #links({ external_entity_id: entity, slug, api_key_prefix: prefix }) {
