@@ -12,7 +12,7 @@ from tests.journeys.console.scene import Scene
 _DRAW = """async ({title, times, series, options}) => {
     const { timeChart } = await import("/console/assets/chart.mjs");
     const figure = timeChart(title, times.map((at) => new Date(at)), series, options);
-    document.querySelector("main").append(figure);
+    if (!figure.isConnected) document.querySelector("main").append(figure);
 }"""
 """Draws figures of the test with the console's own chart, in the page."""
 _START_MS = 1_795_996_800_000  # 30 November 2026, 00:00 UTC
@@ -20,9 +20,11 @@ _MINUTE_MS = 60_000
 _DAY_MS = 86_400_000
 
 
-async def draw(page: Page, title: str, values: list[Any], step_ms: int = _MINUTE_MS, **options: Any) -> Locator:
-    """A chart of one series, named `calls`."""
-    times = [_START_MS + at * step_ms for at in range(len(values))]
+async def draw(
+    page: Page, title: str, values: list[Any], step_ms: int = _MINUTE_MS, first: int = 0, **options: Any
+) -> Locator:
+    """A chart of one series, named `calls`; `first`: which step its first value is."""
+    times = [_START_MS + (first + at) * step_ms for at in range(len(values))]
     series = [{"name": "calls", "tone": "a", "values": values}]
     await page.evaluate(_DRAW, {"title": title, "times": times, "series": series, "options": options})
     return page.get_by_role("figure").filter(has_text=title)
@@ -118,6 +120,18 @@ async def test_a_zoom_and_the_value_that_is_read_outlive_new_figures(page: Page,
     await expect(page.get_by_role("button", name="Show all: Calls")).to_be_visible()
     await expect(plot).to_be_focused()
     await expect(page.get_by_role("figure").filter(has=plot).locator(".tip")).to_contain_text(read)
+
+
+async def test_the_value_that_is_read_stays_the_same_when_time_moves_on(page: Page, scene: Scene) -> None:
+    await signed_in(page, scene.api_key, "/console/keys")
+    figure = await draw(page, "Sample", list(range(60)))
+    plot = figure.get_by_role("slider")
+    await plot.focus()
+    await page.keyboard.press("ArrowLeft")
+    await draw(page, "Sample", list(range(1, 61)), first=1)
+    await expect(plot).to_be_focused()
+    await expect(plot).to_have_attribute("aria-valuetext", "30 Nov, 00:58 UTC: calls 58")
+    await expect(figure.locator(".tip")).to_contain_text("00:58 UTC")
 
 
 async def test_an_outlier_is_cut_in_words_and_shown_in_full_on_demand(page: Page, scene: Scene) -> None:
