@@ -152,9 +152,9 @@ async def test_figures_are_those_of_the_report_and_of_the_events(page: Page, led
     prefix = ledger.keys[TEAM].split(".")[0]
     assert Decimal(keys[prefix]["Cost (EUR)"]) == ledger.costs(ledger.of(TEAM))["EUR"]
     day = ledger.events[0]["timestamp"][:10]
-    summary = page.locator("figure", has_text="Cost by day in EUR").get_by_text("Figures")
+    summary = page.locator("figure", has_text="Cost by day in EUR").get_by_text("Table")
     await summary.click()
-    await expect(page.get_by_role("table", name="Figures of Cost by day in EUR")).to_contain_text(totals["cost"]["EUR"])
+    await expect(page.get_by_role("table", name="Values of Cost by day in EUR")).to_contain_text(totals["cost"]["EUR"])
     assert day in await page.get_by_label("From (UTC)").input_value()
     assert await page.evaluate("() => window.ran ?? null") is None
     await assert_accessible(page)
@@ -185,6 +185,9 @@ async def test_unpriced_calls_are_told_with_the_way_to_prices(page: Page, ledger
     await expect(notice).to_contain_text("2 calls have no price")
     await expect(notice.get_by_role("listitem")).to_have_text(f"{FREE}: 2")
     await expect(notice.get_by_role("link", name="Set prices")).to_have_attribute("href", "/console/prices")
+    await notice.get_by_role("link", name=FREE).click()
+    await expect(page.get_by_label("Slug")).to_have_value(FREE)
+    await expect(page.get_by_label("Valid from")).to_have_value(ledger.events[0]["timestamp"][:10])
 
 
 async def test_all_customers_are_sorted_by_any_sum_and_the_address_keeps_it(page: Page, ledger: Ledger) -> None:

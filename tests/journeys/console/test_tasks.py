@@ -4,6 +4,7 @@ Typing and choosing in a list are no clicks. Fewer clicks than stated fail, too:
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from playwright.async_api import Locator, Page, expect
@@ -150,6 +151,23 @@ async def test_a_customers_portal_is_handed_out_in_four_clicks(page: Page, stage
     await page.goto(link)
     await expect(page.get_by_role("heading", name=stage.name)).to_be_visible()
     await assert_accessible(page)
+
+
+async def test_the_spend_of_a_customer_this_month_is_seen_in_two_clicks(page: Page, stage: Stage) -> None:
+    await stage.ask(await stage.key_without_limits())
+    price = {"currency": "EUR", "input_per_million": "10", "output_per_million": "20"}
+    await stage.operator.call("PUT", "/v1/gateway/prices", {"slug": stage.slug, "valid_from": "2026-01-01", **price})
+    (event,) = await stage.events_of(stage.name, 1)
+    operator = await _at_the_overview(page, stage)
+    await operator.opens("Spend")
+    await page.get_by_label("Customer (external id)").fill(stage.name)
+    await operator.pushes("Show")
+    await page.wait_for_url(f"**/console/spend?*{stage.name}*")
+    tokens = event["tokens"]
+    cost = Decimal(tokens["inputTokens"] * 10 + tokens["outputTokens"] * 20) / 1_000_000
+    row = page.get_by_role("table", name="Cost by customer").get_by_role("row", name=stage.name)
+    await expect(row).to_contain_text(str(cost))
+    assert operator.clicks == 2
 
 
 async def _limits(operator: OperatorClient, entity: str) -> list[tuple[str, str, int]]:

@@ -3,9 +3,12 @@
 import { Problem } from "./api.mjs";
 import { h } from "./dom.mjs";
 
+/** What an error says, in a sentence. */
+export const problemText = (error) => (error instanceof Problem ? error.message : "The console failed. Reload the page; if it happens again, report it.");
+
 /** An error as a box; read aloud at once. Fields that the API named are listed. */
 export function problemNotice(error) {
-  const told = error instanceof Problem ? error.message : "The console failed. Reload the page; if it happens again, report it.";
+  const told = problemText(error);
   const fields = error instanceof Problem ? error.details.filter((one) => !told.startsWith(one.message)) : [];
   return h(
     "div.notice.bad",

@@ -1,5 +1,6 @@
 // Spend: what calls cost in a time, by day, customer, slug and key, and this month beside the last one.
 
+import { withQuery } from "../api.mjs";
 import { h } from "../dom.mjs";
 import { field, form } from "../form.mjs";
 import { brief, count } from "../format.mjs";
@@ -96,7 +97,7 @@ function unpriced(view, { unpriced_calls: calls, cost }) {
   readReport({ ...queryOf(view, "slug"), order_by: "unpriced_calls", limit: UNPRICED_SLUGS }).then(
     ({ items }) => {
       const some = items.filter((item) => item.unpriced_calls > 0);
-      slugs.replaceChildren(...some.map((item) => h("li", {}, h("code", {}, item.slug), `: ${count(item.unpriced_calls)}`)));
+      slugs.replaceChildren(...some.map((item) => h("li", {}, priceLink(item.slug, view.period.from), `: ${count(item.unpriced_calls)}`)));
     },
     (error) => slugs.replaceWith(problemNotice(error)),
   );
@@ -106,4 +107,11 @@ function unpriced(view, { unpriced_calls: calls, cost }) {
     slugs,
     h("p", {}, h("a", { href: "/console/prices" }, "Set prices"), ": a price with an earlier date prices these calls, too."),
   );
+}
+
+/** The form of a price from then on. Models that are called directly have no `/`, and no price. */
+function priceLink(slug, valid_from) {
+  const name = h("code", {}, slug);
+  if (!slug.includes("/")) return name;
+  return h("a", { href: withQuery("/console/prices", { new: 1, slug, valid_from }), title: "Set a price" }, name);
 }

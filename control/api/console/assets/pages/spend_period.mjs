@@ -2,7 +2,6 @@
 
 const HOUR_MS = 3_600_000;
 const DAY_MS = 24 * HOUR_MS;
-const dayText = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const yearText = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeZone: "UTC" });
 const minuteText = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: "UTC" });
 const clockText = new Intl.DateTimeFormat("en-GB", { timeStyle: "short", timeZone: "UTC" });
@@ -63,9 +62,6 @@ export function monthBefore(end) {
 
 /** "November" of a time. */
 export const monthName = (text) => monthText.format(new Date(text));
-
-/** "30 Nov" of a date. */
-export const dayName = (date) => dayText.format(new Date(`${date}T00:00:00Z`));
 
 /** "1 Nov 2026 to 30 Nov 2026, 12:16 UTC"; an end at midnight is the day before it. "30 Nov 2026 until 12:16 UTC" of one day. */
 export function windowText(start, end) {
