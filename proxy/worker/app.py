@@ -141,7 +141,7 @@ async def _parts(
 
     link.health = health
     stack.push_async_callback(counters.close)
-    upstream = _upstream(settings, stack)
+    upstream = _upstream_client(settings, stack)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
     stack.push_async_callback(tokens.aclose)
     parts = Parts(
@@ -171,7 +171,7 @@ async def _parts(
     return parts, meters
 
 
-def _upstream(settings: Settings, stack: contextlib.AsyncExitStack) -> HttpUpstream:
+def _upstream_client(settings: Settings, stack: contextlib.AsyncExitStack) -> HttpUpstream:
     egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
     upstream = HttpUpstream(egress, on_burst_end=return_free_memory)
     stack.push_async_callback(upstream.aclose)
