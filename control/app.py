@@ -49,6 +49,7 @@ from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
 from control.api.session_pages.pairing import TERMINALS, Terminals
+from control.api.traffic import health as gateway_health
 from control.api.traffic import internal_requests, internal_traffic, requests, traffic
 from control.api.training import (
     checkpoint_files,
@@ -175,6 +176,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *prices.OPERATIONS,
     *traffic.OPERATIONS,
     *requests.OPERATIONS,
+    *gateway_health.OPERATIONS,
     *webhooks.OPERATIONS,
     *projects.OPERATIONS,
     *jobs.OPERATIONS,

@@ -1,4 +1,4 @@
-"""`make console-shots`: a picture of each page of the console, light and dark, on a phone and on a wide screen.
+"""`make console-shots`: a picture of each page of the console, light and dark, on three widths of screens.
 
 The pages show a workspace that is in use (`scene.py`). Pictures go to build/console-shots/, as PAGE-WIDTH-SCHEME.png.
 """
@@ -19,6 +19,7 @@ from tests.journeys.console.browsing import NARROW, WIDE, Faults, opened, runnin
 from tests.journeys.console.scene import Scene, furnish, started_place
 
 DIRECTORY = Path(__file__).parents[3] / "build" / "console-shots"
+WIDTHS = NARROW, 1024, WIDE
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SETTLE_MS = 1000
 """Live pages draw again and again, so no event says that a page is complete."""
@@ -41,7 +42,7 @@ async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
     origin = scene.stage.product.control
     faults = list[str]()
     async with running_browser() as browser:
-        for width in (NARROW, WIDE):
+        for width in WIDTHS:
             for scheme in SCHEMES:
                 form = f"{width}-{scheme}"
                 say(f"{width} px, {scheme}")
