@@ -5,6 +5,7 @@ import { h } from "./dom.mjs";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const moment = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+const thisYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const minute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const dayAndMinute = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 const STEPS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -19,7 +20,7 @@ export const brief = (value) => (Math.abs(value) < 10_000 ? whole.format(value) 
 export function percent(part, all) {
   if (!all) return "–";
   const value = (100 * part) / all;
-  return `${value > 0 && value < 0.1 ? "< 0.1" : value.toFixed(value < 10 ? 1 : 0)} %`;
+  return `${value === 0 ? "0" : value < 0.1 ? "< 0.1" : value.toFixed(value < 10 ? 1 : 0)} %`;
 }
 
 /** 87 ms, 1.24 s, or a dash. */
@@ -61,9 +62,12 @@ export function ago(text) {
   return h("time", { datetime: text, title: `${moment.format(at)} (${text})` }, said);
 }
 
-/** A `<time>`: "24 Nov 2026, 18:10:02"; UTC in its title. A dash for null. */
+/** A `<time>`: "24 Nov, 18:10:02", with the year if it is another one; UTC in its title. A dash for null. */
 export function time(text) {
-  return text ? h("time", { datetime: text, title: text }, moment.format(new Date(text))) : "–";
+  if (!text) return "–";
+  const at = new Date(text);
+  const format = at.getFullYear() === new Date().getFullYear() ? thisYear : moment;
+  return h("time", { datetime: text, title: text }, format.format(at));
 }
 
 /** 18:10, or with the day. */

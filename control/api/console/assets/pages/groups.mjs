@@ -38,7 +38,7 @@ function toolbar() {
   return h(
     "div",
     {},
-    h("div.toolbar", {}, form("Open", field("External id", entity), find, { inline: true }), h("a.button", { href: "/console/groups?new=1" }, "New group")),
+    h("div.toolbar", {}, form("Open", field("External id", entity), find, { inline: true }), h("a.button.primary", { href: "/console/groups?new=1" }, "New group")),
     said,
   );
 }

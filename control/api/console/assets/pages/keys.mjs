@@ -1,4 +1,4 @@
-// Keys: those of the workspace, and with `?group_id=` those of a group. A key is shown once, when it is made.
+// Keys: those of the workspace, and with `?group_id=` those of a group. A key is shown once, when it is created.
 
 import { read, route, send } from "../api.mjs";
 import { confirmed } from "../dialog.mjs";
@@ -23,7 +23,7 @@ export async function draw(main, { session, query }) {
   main.append(
     group
       ? h("p", {}, "These keys call the slugs of the group. They share its limits.")
-      : h("p", {}, "These keys manage the workspace or call its platform models. To call slugs, mint a key of a group."),
+      : h("p", {}, "These keys manage the workspace or call its platform models. To call slugs, create a key of a group."),
   );
   main.append(keysOf(group, session));
 }
@@ -48,9 +48,9 @@ function chooseGroup(group) {
 export function keysOf(group, session) {
   const path = group ? route`/v1/gateway/groups/${group.id}/api_keys` : "/v1/api_keys";
   const shown = h("div");
-  const list = pagedList(path, () => ({}), (items) => keyTable(items, group, revoke), "No keys yet. Mint one with the form above.");
+  const list = pagedList(path, () => ({}), (items) => keyTable(items, group, revoke), "No keys yet. Create one with the form above.");
 
-  async function mint(body) {
+  async function create(body) {
     const made = await send("POST", path, body);
     showOnce(shown, made);
     await list.reload();
@@ -73,17 +73,17 @@ export function keysOf(group, session) {
   }
 
   list.reload();
-  return h("div", {}, mintForm(group, mint), shown, list.element);
+  return h("div", {}, creationForm(group, create), shown, list.element);
 }
 
-function mintForm(group, mint) {
+function creationForm(group, create) {
   const name = h("input", { name: "name", maxlength: 255, autocomplete: "off" });
   const type = !group && select("type", TYPES, "WORKSPACE_INVOKE");
   async function submit() {
-    await mint({ ...(type && { type: type.value }), ...(name.value.trim() && { name: name.value.trim() }) });
+    await create({ ...(type && { type: type.value }), ...(name.value.trim() && { name: name.value.trim() }) });
     name.value = "";
   }
-  return h("div.card", {}, form("Mint a key", [field("Name (optional)", name), type && field("It may", type)], submit, { inline: true }));
+  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type)], submit, { inline: true, primary: true }));
 }
 
 /** Show a new key until its owner says that it is stored; it is nowhere else. */
@@ -111,9 +111,9 @@ function keyTable(items, group, revoke) {
   const columns = [
     { head: "Prefix", cell: (key) => h("code", {}, key.prefix) },
     { head: "Name", cell: (key) => key.name ?? h("span.soft", {}, "none") },
-    ...(group ? [] : [{ head: "May", cell: (key) => NAME_OF_TYPE[key.type] ?? key.type }]),
-    { head: "Made", cell: (key) => ago(key.created_at) },
+    ...(group ? [] : [{ head: "Permission", cell: (key) => NAME_OF_TYPE[key.type] ?? key.type }]),
     { head: "Last used", cell: (key) => (key.last_used_at ? ago(key.last_used_at) : h("span.soft", {}, "never")) },
+    { head: "Created", cell: (key) => ago(key.created_at) },
     {
       head: "Actions",
       cell: (key) => [

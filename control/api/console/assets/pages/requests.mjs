@@ -74,8 +74,8 @@ function statusBadge(request) {
 }
 
 function reason(request) {
-  if (!request.error_code) return request.status < 400 ? "" : "error of the upstream, or of the key";
-  return h("span", {}, h("code", {}, request.error_code), request.limit && ` ${limitText(request.limit)}`);
+  if (!request.error_code) return request.status < 400 ? "" : h("span.words", {}, "error of the upstream, or of the key");
+  return h("span.words", {}, h("code", {}, request.error_code), request.limit && ` ${limitText(request.limit)}`);
 }
 
 /** 100 REQUEST per MINUTE */
