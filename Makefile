@@ -48,7 +48,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, path
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_glossary.py
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_console_words.py tests/test_glossary.py
 
 check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module

@@ -62,7 +62,7 @@ async def failing_launches(conn: Connection, workspace_id: str, awaited_since_ms
     """The names of the models whose launcher does not answer, or has not brought a replica since then."""
     is_late = and_(deployments.c.status.in_(_AWAITED), deployments.c.updated_at_ms < awaited_since_ms)
     query = _launched(workspace_id, models.c.name).where(or_(deployments.c.wake_pause_ms < 0, is_late))
-    return (await conn.execute(query.order_by(models.c.name))).scalars().all()
+    return list((await conn.execute(query.order_by(models.c.name))).scalars())
 
 
 def _is_on(workspace_id: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

@@ -53,7 +53,7 @@ function shown(path, { deployment, environments }, reload) {
   ];
 }
 
-const figures = (pairs) => h("dl.figures-row", {}, pairs.map(([name, value]) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, value))));
+const figures = (pairs) => tiles(pairs.map(([name, value]) => tile(name, value)));
 
 function settings(deployment, environments) {
   const { health } = deployment;

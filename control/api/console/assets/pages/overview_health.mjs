@@ -45,7 +45,7 @@ export function healthCard() {
     const troubles = checks.filter(({ tone }) => tone === "bad" || tone === "warn");
     const worst = troubles.some(({ tone }) => tone === "bad") ? "bad" : "warn";
     return [
-      h("h2", {}, "Health", troubles.length ? h(`span.badge.${worst}`, {}, `${count(troubles.length)} of ${count(checks.length)} need attention`) : h("span.badge.good", {}, "all well")),
+      h("h2", {}, "Health ", troubles.length ? h(`span.badge.${worst}`, {}, `${count(troubles.length)} of ${count(checks.length)} need attention`) : h("span.badge.good", {}, "all well")),
       h("ul", {}, troubles.map(troubleLine), checks.filter((check) => !troubles.includes(check)).map(line)),
     ];
   });

@@ -59,7 +59,7 @@ function mintHelper(slug, minted, fill) {
   const entities = h("datalist", { id: "entities" });
   const state = h("div");
   const helper = h(
-    "details.mint",
+    "details",
     {},
     h("summary", {}, "Create a key for a group"),
     field("Group", entity, "The group's external id. The key is a real one; revoke it when you are done."),
