@@ -60,8 +60,8 @@ python-version:  ## print the version of the Python that `make` uses
 test: $(STAMP) .clients/baseten/.installed .clients/truss/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/; needs chromium
-	$(BIN)/python -m tests.journeys.console.shots
+console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/, and README.md's into docs/pictures/; needs chromium
+	$(BIN)/python -m tests.journeys.console.shots $(PAGES)
 
 clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
 	$(BIN)/python -m tests.clients.llama_cpp.build

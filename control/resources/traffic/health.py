@@ -42,7 +42,7 @@ async def read_health(store: Store, workspace_id: str) -> Sequence[PartHealth]:
             _of("webhooks", await health.count_webhooks(conn, workspace_id), webhooks),
             _of("endpoints", await health.count_endpoints(conn, workspace_id), slugs),
             _of("launchers", await health.count_launched(conn, workspace_id), launches),
-            await _proxies(conn, at_ms),
+            await _proxy_machines(conn, at_ms),
             await _trainer(conn, at_ms),
         )
 
@@ -51,7 +51,7 @@ def _of(part: str, total: int, failing: Sequence[str]) -> PartHealth:
     return PartHealth(part, total, len(failing), failing[:MAX_NAMES])
 
 
-async def _proxies(conn: Connection, at_ms: int) -> PartHealth:
+async def _proxy_machines(conn: Connection, at_ms: int) -> PartHealth:
     """The machines of all workspaces, so without their names."""
     machines = await all_machines(conn)
     return PartHealth("proxies", len(machines), sum(at_ms - one.reported_at_ms > LIVE_MS for one in machines))

@@ -36,10 +36,10 @@ async def leading_endpoint(plane: ControlPlane, slug: str, of: Json, **target: A
 
 
 async def test_a_workspace_without_anything_has_nothing_that_fails(plane: ControlPlane) -> None:
-    nothing = {part: (0, 0, []) for part in ("webhooks", "endpoints", "launchers", "proxies", "trainer")}
-    shown = await health(plane)
-    (total, _, names) = shown.pop("control")
-    assert (shown, total) == (nothing, 1)
+    nothing: Json = {part: (0, 0, []) for part in ("webhooks", "endpoints", "launchers", "proxies", "trainer")}
+    parts = await health(plane)
+    (total, _, names) = parts.pop("control")
+    assert (parts, total) == (nothing, 1)
     assert ["TOLLGATE_REDIS_URL is not set" in name for name in names] == [True]
 
 

@@ -1,4 +1,4 @@
-"""What every page of the console looks like: contrast, tables that scroll, large figures, navigation."""
+"""Looks of every page of the console: contrast, tables that scroll, large figures, navigation."""
 
 import sqlite3
 from contextlib import closing
