@@ -70,8 +70,10 @@ async def test_an_endpoint_fails_that_leads_to_a_deployment_that_does_not_serve(
     assert (await health(plane))["endpoints"] == (4, 0, [])
     await leading_endpoint(plane, "acme/empty", of, environment_name="staging")
     assert (await health(plane))["endpoints"] == (5, 1, ["acme/empty"])
+    await leading_endpoint(plane, "acme/none", of, environment_name="Stag_ng")
+    assert (await health(plane))["endpoints"] == (6, 2, ["acme/empty", "acme/none"])
     await set_all(plane, deployments, status="UNHEALTHY")
-    assert (await health(plane))["endpoints"] == (5, 5, ["acme/empty", "acme/slug-0", "acme/slug-1"])
+    assert (await health(plane))["endpoints"] == (6, 6, ["acme/empty", "acme/none", "acme/slug-0"])
 
 
 async def test_a_launcher_fails_that_does_not_answer_or_brings_no_replica(plane: ControlPlane) -> None:

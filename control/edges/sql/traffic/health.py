@@ -6,14 +6,13 @@ See docs/reference/management-api.md#health-at-a-glance.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, func, literal, or_, select
 
-from control.edges.sql.endpoint_rows import slugs_routed_to
 from control.edges.sql.store import Connection
 from control.edges.sql.tables import deployments, endpoints, environments, models, webhook_deliveries, webhooks
 from control.edges.sql.webhook_rows import IS_PENDING
 from control.records.webhooks import DEAD
-from policy.deployments import LOADING_MODEL, NOT_SERVING, UNHEALTHY, WAKING_UP
+from policy.deployments import DEFAULT_ENVIRONMENT, LOADING_MODEL, NOT_SERVING, UNHEALTHY, WAKING_UP
 
 _AWAITED = (WAKING_UP, LOADING_MODEL)
 """The statuses that a launcher is to end."""
@@ -40,17 +39,24 @@ async def count_endpoints(conn: Connection, workspace_id: str) -> int:
 
 
 async def failing_endpoints(conn: Connection, workspace_id: str, most: int) -> Sequence[str]:
-    """The slugs, at most so many, that lead to an environment without a deployment that serves."""
-    broken = or_(deployments.c.id.is_(None), deployments.c.status.in_((UNHEALTHY, *sorted(NOT_SERVING))))
-    query = select(environments.c.model_id, environments.c.name).outerjoin_from(
-        environments, deployments, deployments.c.id == environments.c.deployment_id
+    """The slugs, at most so many, that lead to a platform model's environment without a deployment that serves."""
+    serves = exists().where(
+        environments.c.model_id == endpoints.c.model_id,
+        _is_named(func.lower(endpoints.c.target)),
+        deployments.c.id == environments.c.deployment_id,
+        deployments.c.status.not_in((UNHEALTHY, *sorted(NOT_SERVING))),
     )
-    of_workspace = select(endpoints.c.model_id).where(endpoints.c.workspace_id == workspace_id)
-    rows = await conn.execute(query.where(environments.c.model_id.in_(of_workspace), broken).limit(most))
-    slugs = set[str]()
-    for model_id, name in rows.all():
-        slugs.update(await slugs_routed_to(conn, model_id, name, most))
-    return sorted(slugs)[:most]
+    query = select(endpoints.c.slug).where(
+        endpoints.c.workspace_id == workspace_id, endpoints.c.model_id.is_not(None), ~serves
+    )
+    return list((await conn.execute(query.order_by(endpoints.c.slug).limit(most))).scalars())
+
+
+def _is_named(target: ColumnElement[str]) -> ColumnElement[bool]:
+    """Match environments that the stored target names, as `endpoint_rows` finds them: by the text of its member."""
+    member = literal('"environment_name":"') + func.lower(environments.c.name) + literal('"')
+    is_default = and_(environments.c.name == DEFAULT_ENVIRONMENT, target.not_like('%"environment_name":%'))
+    return or_(func.replace(target, member, "") != target, is_default)
 
 
 async def count_launched(conn: Connection, workspace_id: str) -> int:
