@@ -59,7 +59,6 @@ async def test_health_names_what_fails_with_count_and_link(
     await stage.operator.call("PUT", "/v1/gateway/prices", price)
     await stage.ask(await stage.key_without_limits())
     await stage.events_of(stage.name, 1)
-    await stage.operator.call("POST", f"/v1/gateway/webhooks/{scene.webhooks['broken']}/test")
     with stopped_proxy(place):
         await signed_in(page, scene.api_key, "/console/overview")
         await expect(health(page).get_by_role("heading")).to_contain_text("need attention")

@@ -8,6 +8,7 @@ import { actionButton, copyable } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { logView } from "../log_view.mjs";
 import { announce, nothing, remark } from "../notice.mjs";
+import { tile, tiles } from "../tiles.mjs";
 import { addressOf, askDeployment, askReplicas, healthyOf, statusBadge } from "./models_forms.mjs";
 
 const EVERY_S = 2;
