@@ -46,13 +46,28 @@ def _escaped(match: re.Match[str]) -> str:
     return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
+class Table:
+    """A table that is printed part by part: as wide as what has come so far needs."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._widths = [0] * len(columns)
+
+    def rows(self, items: Sequence[Mapping[str, Any]]) -> str:
+        """A line per item, the first time below headers. Text from users cannot move the cursor or break a line."""
+        cells = [] if any(self._widths) else [[column.header for column in self._columns]]
+        cells += [[cell_text(column.cell(item)) for column in self._columns] for item in items]
+        for row in cells:
+            self._widths = [max(width, width_of(text)) for width, text in zip(self._widths, row, strict=True)]
+        lines = [
+            "  ".join(_padded(text, width) for text, width in zip(row, self._widths, strict=True)) for row in cells
+        ]
+        return "\n".join(line.rstrip() for line in lines)
+
+
 def table(columns: Sequence[Column], items: Sequence[Mapping[str, Any]]) -> str:
-    """A line of headers and a line per item, aligned. Text from users cannot move the cursor or break a line."""
-    rows = [[column.header for column in columns]]
-    rows += [[cell_text(column.cell(item)) for column in columns] for item in items]
-    widths = [max(width_of(row[place]) for row in rows) for place in range(len(columns))]
-    lines = ["  ".join(_padded(text, width) for text, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
+    """The whole table at once."""
+    return Table(columns).rows(items)
 
 
 def cell_text(value: Any) -> str:

@@ -100,6 +100,19 @@ NAMES = frozenset(
         "TOLLGATE_WORKSPACE_SHARE",
     }
 )
+SETTINGS_OF_COMMANDS = frozenset(
+    {"TOLLGATE_API_KEY", "TOLLGATE_DATA", "TOLLGATE_FORWARD_KEY", "TOLLGATE_URL", "TOLLGATE_WORKSPACE"}
+)
+"""The settings that no part of the product reads."""
+_SECRET_ENDS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Return whether a setting's value may hold a secret: by its name, or as a URL with a user or parameters."""
+    if name.endswith(_SECRET_ENDS):
+        return True
+    is_url = "://" in value
+    return any(mark in value for mark in "@?") if is_url else name.endswith("_URL")
 
 
 def is_unknown(name: str) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from commands.billing.months import StatementRequest
 from commands.billing.reports import report_pages
-from commands.billing.statement import Statement, statement_text
 from commands.connection import Client
-from commands.csv_text import csv_text
 from commands.errors import ManagementError
 from policy.prices import rounded_text
+from policy.statements.csv_text import csv_text
+from policy.statements.statement import Statement, statement_text
 
 _INDEX = "index.csv"
 _PAGE_ITEMS = 500

@@ -1,14 +1,11 @@
-"""Calendar months in UTC, as statements are for, and which statements a command is to make. Pure."""
+"""The statements that a command is to make. Pure."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from commands.errors import ManagementError
-
-_MONTH = re.compile(r"([0-9]{4})-([0-9]{2})")
+from policy.statements.months import month_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +41,3 @@ class StatementRequest:
         raise ManagementError(
             f"events of {self.month} are not final until a holdback after {self.end}; --draft prints what there is"
         )
-
-
-def month_window(text: str) -> tuple[str, str]:
-    """The start of the month `2026-11`, and of the next one, in ISO 8601. Raises ValueError."""
-    form = _MONTH.fullmatch(text)
-    try:
-        if form is None:
-            raise ValueError(text)
-        year = int(form[1])
-        month = int(form[2])
-        start = datetime(year, month, 1, tzinfo=UTC)
-        end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
-    except ValueError:
-        raise ValueError("expected a month such as 2026-11") from None
-    return _text(start), _text(end)
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -17,11 +17,12 @@ _SUCCESS = (200, 202)
 class ManagementClient:
     """The management API at a URL, with one workspace key, which no redirect takes along."""
 
-    def __init__(self, url: str, api_key: str) -> None:
+    def __init__(self, url: str, api_key: str, timeout_s: float = TIMEOUT_S) -> None:
         self._url = url
+        self._timeout_s = timeout_s
         self._session = aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {api_key}"},
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
             trust_env=False,
         )
 
@@ -52,11 +53,26 @@ class ManagementClient:
             async with request as answer:
                 value = await answer.json()
                 return answer.status, value if isinstance(value, dict) else {}
-        except (aiohttp.ClientError, ValueError, OSError, TimeoutError) as error:
+        except TimeoutError as error:
+            is_sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
+            raise AwayError(
+                f"{self._url} gave no answer to {method} {path} within {self._timeout_s:g} s. Check that control runs"
+                f" and is not stopped or overloaded (its log, its /readyz), and TOLLGATE_URL{_effect(method, is_sent)}"
+            ) from None
+        except (aiohttp.ClientError, ValueError, OSError) as error:
             reason = str(error) or type(error).__name__
+            is_sent = not isinstance(error, aiohttp.ClientConnectorError)
             raise AwayError(
                 f"{self._url} does not answer as the management API ({reason}). Check TOLLGATE_URL"
+                f"{_effect(method, is_sent)}"
             ) from None
+
+
+def _effect(method: str, is_sent: bool) -> str:
+    """The remark that a change without an answer needs."""
+    if method == "GET" or not is_sent:
+        return ""
+    return ". The change may have taken effect: look before you repeat it"
 
 
 def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
@@ -65,9 +81,15 @@ def _parameters(query: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _message(status: int, answer: dict[str, Any]) -> str:
-    """Return at most three lines: the error, and the first fields that it names."""
+    """Return the error, and a line for each of the first fields that it names. A customer's name moves no cursor."""
     error = str(answer.get("error", "no reason given"))
     details = [detail for detail in answer.get("details") or [] if str(detail.get("message")) not in error]
     lines = [f"{status}: {error}"]
-    lines += [f"  {detail.get('field')}: {detail.get('message')}" for detail in details[:_MAX_DETAILS]]
+    lines += [f"  {detail.get('field')}: {_printable(str(detail.get('message')))}" for detail in details[:_MAX_DETAILS]]
+    if len(details) > _MAX_DETAILS:
+        lines.append(f"  and {len(details) - _MAX_DETAILS} more")
     return "\n".join(lines)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -37,7 +37,7 @@ def completed_by(all_names: Names) -> Completion:
                         if count == MOST_NAMES:
                             break
             except (ManagementError, TimeoutError):
-                return []
+                pass  # what came in time is better than nothing
             return words
 
         try:
@@ -48,9 +48,9 @@ def completed_by(all_names: Names) -> Completion:
     return complete
 
 
-def _listed(listed: str, name_of: Callable[[dict[str, Any]], str]) -> Completion:
+def _listed(listed: str, name_of: Callable[[dict[str, Any]], str], **query: str) -> Completion:
     async def all_names(client: Client, _context: click.Context) -> AsyncIterator[str]:
-        async for item in items_of(client, listed):
+        async for item in items_of(client, listed, **query):
             yield name_of(item)
 
     return completed_by(all_names)
@@ -90,7 +90,7 @@ async def _jobs(client: Client, _context: click.Context) -> AsyncIterator[str]:
 
 
 slugs = _listed(names.ENDPOINTS, lambda item: item["slug"])
-groups = _listed(names.GROUPS, lambda item: item["metadata"]["external_entity_id"])
+groups = _listed(names.GROUPS, lambda item: item["metadata"]["external_entity_id"], effective_models="false")
 secrets = _listed(names.SECRETS, lambda item: item["name"])
 webhooks = _listed(names.WEBHOOKS, lambda item: item["id"])
 models = _listed(names.MODELS, lambda item: item["name"])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from commands.csv_text import csv_text
+from policy.statements.csv_text import csv_text
 
 CSV = "csv"
 JSON_LINES = "jsonl"

@@ -12,7 +12,7 @@ from commands.connection import Client, Connection, over_api
 from commands.editing import known_names, names
 from commands.errors import AwayError
 from commands.group_tree.tree import Group, has_usage_limit, roots_of, tree_json, tree_text
-from commands.lists import Told, all_items
+from commands.lists import Told, all_items, most_option
 from commands.output import json_text
 from commands.progress import reading
 from commands.times import time_from
@@ -21,16 +21,18 @@ from commands.times import time_from
 @click.command("tree")
 @click.argument("group", metavar="[ID]", required=False, shell_complete=known_names.groups)
 @click.option("--no-usage", is_flag=True, help="Limits alone: no usage, calls or costs.")
+@most_option
 @over_api
 @collector_paused()
-def tree(group: str | None, no_usage: bool, connection: Connection) -> None:
+def tree(group: str | None, no_usage: bool, most: int | None, connection: Connection) -> None:
     """Draw the groups, or the group ID and all below it, with their limits, today's usage, calls and costs.
 
     Calls and costs are those of the UTC day as far as events are final, of each group and with all groups below.
     """
 
     async def work(client: Client) -> Sequence[Group]:
-        query: dict[str, Any] = {} if connection.as_json else {"effective_models": "false"}
+        query: dict[str, Any] = {"most": most}
+        query |= {} if connection.as_json else {"effective_models": "false"}
         if group is not None:
             query["top_group_id"] = await names.group_id(client, group)
         groups = await _groups(client, query, no_usage, report)
@@ -42,6 +44,8 @@ def tree(group: str | None, no_usage: bool, connection: Connection) -> None:
         click.echo(json_text(tree_json(roots_of(groups))))
     else:
         click.echo(tree_text(roots_of(groups)) or "There are no groups.")
+    if len(groups) == most:
+        click.echo(f"These are the {most} oldest groups; there may be more: raise --limit, or leave it out.", err=True)
 
 
 async def _with_today(client: Client, groups: Sequence[Group]) -> Sequence[Group]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import Group
-from policy.limits.groups import Enforcement, ThresholdKey, threshold_key, thresholds
+from policy.limits.groups import Enforcement, ThresholdKey, exceeding, threshold_key, thresholds
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import amount_text
-from policy.spend.limits import SpendLimit, TreeCurrencyError, check_currency
+from policy.spend.limits import SpendLimit, TreeCurrencyError, amounts, check_currency
 
 SpendLimits = tuple[SpendLimit, ...]
 
@@ -81,12 +81,11 @@ def exceeding_limits(groups: Mapping[str, Group]) -> list[str]:
         if group.enforcement is not Enforcement.CASCADING:
             continue
         for above in path_up(group, groups)[1:]:
-            for (slug, type, unit), threshold in own[key].items():
-                ceiling = own[above.external_entity_id].get((slug, type, unit), threshold)
-                if threshold > ceiling:
-                    over = f"{threshold} exceeds {ceiling} of {above.external_entity_id}"
-                    per = f" per {unit}" if unit else ""
-                    faults.append(f"group {key}: {slug} {type}{per} {over}")
+            ceilings = own[above.external_entity_id]
+            for limit in exceeding(ceilings, own[key]):
+                slug, type, unit = limit
+                what = f"{slug} {type}{f' per {unit}' if unit else ''}"
+                faults.append(_fault(key, above, what, (str(own[key][limit]), str(ceilings[limit]))))
     return faults
 
 
@@ -131,12 +130,12 @@ def illegal_spend(groups: Mapping[str, Group]) -> list[str]:
     """Return the faults in these groups' spend limits: two currencies in a tree, an amount above an ancestor's."""
     faults: list[str] = []
     by_root = defaultdict[str, list[SpendLimit]](list)
-    for key, group in groups.items():
+    for group in groups.values():
         if group.spend_limits:
             path = path_up(group, groups)
             by_root[path[-1].external_entity_id] += group.spend_limits
             if group.enforcement is Enforcement.CASCADING:
-                faults += [f"group {key}: {fault}" for above in path[1:] for fault in _above(group, above)]
+                faults += [fault for above in path[1:] for fault in _above(group, above)]
     for root, limits in by_root.items():
         try:
             check_currency(limits)
@@ -146,9 +145,18 @@ def illegal_spend(groups: Mapping[str, Group]) -> list[str]:
 
 
 def _above(group: Group, above: Group) -> Iterator[str]:
-    ceilings = {limit.unit: limit for limit in above.spend_limits}
-    for limit in group.spend_limits:
-        ceiling = ceilings.get(limit.unit, limit)
-        if limit.amount > ceiling.amount:
-            over = f"{amount_text(limit.amount)} exceeds {amount_text(ceiling.amount)} of {above.external_entity_id}"
-            yield f"spend per {limit.unit} {over}"
+    own = amounts(group.spend_limits)
+    ceilings = amounts(above.spend_limits)
+    for unit in exceeding(ceilings, own):
+        figures = (amount_text(own[unit]), amount_text(ceilings[unit]))
+        yield _fault(group.external_entity_id, above, f"spend per {unit}", figures)
+
+
+def _fault(key: str, above: Group, what: str, figures: tuple[str, str]) -> str:
+    """`figures`: the limit, and that of the group above."""
+    threshold, ceiling = figures
+    name = above.external_entity_id
+    return (
+        f"group {key}: {what} {threshold} exceeds {ceiling} of {name}, a group above it; choose at most {ceiling}, or"
+        f" raise it there"
+    )

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import click
 
 from commands.collector import collector_paused
-from commands.connection import Connection, over_api
+from commands.connection import Client, Connection, over_api
 from commands.edges.private_lines import PrivateLines
 from commands.editing.deletion import is_terminal
 from commands.output import cell_text, json_text
@@ -19,10 +19,10 @@ from commands.policy_file.document import read_document, read_value
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.export import export_value, owner_to_export
 from commands.policy_file.planning import Action, Consent, Plan, make_plan
-from commands.policy_file.reading import read_provider_names, read_workspace
+from commands.policy_file.reading import read_last_changes, read_losses, read_provider_names, read_workspace
 from commands.policy_file.rendering import plan_text, plan_value
 from commands.policy_file.schema import SCHEMA
-from commands.policy_file.steps import Step, steps_of
+from commands.policy_file.steps import Step, audit_path, steps_of
 from commands.policy_file.values import PolicyFile, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, yaml_of
 from commands.progress import reading
@@ -176,8 +176,24 @@ def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepa
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
     workspace = replace(_read(connection, values), providers=_providers(connection, document))
-    plan = make_plan(document, workspace, consent, frozenset(values))
+    plan = _explained(connection, make_plan(document, workspace, consent, frozenset(values)))
     return _Prepared(plan, () if plan.refusals else steps_of(plan, workspace), workspace, values)
+
+
+def _explained(connection: Connection, plan: Plan) -> Plan:
+    """The plan with who changed what drifted, and with what is lost with the groups that are deleted."""
+    drifts = {audit_path(drift): drift for drift in plan.drifts}
+    groups = plan.deleted_groups
+
+    async def work(client: Client) -> Plan:
+        resources = {path: drift.before for path, drift in drifts.items() if drift.before is not None}
+        changes = await read_last_changes(client, resources)
+        losses = await read_losses(client, groups.values())
+        of_drifts = {(drifts[path].kind, drifts[path].key): change for path, change in changes.items()}
+        by_key = {key: losses[id] for key, id in groups.items() if id in losses}
+        return replace(plan, last_changes=of_drifts).with_losses(by_key)
+
+    return connection.run(work) if drifts or groups else plan
 
 
 def _providers(connection: Connection, document: PolicyFile) -> Collection[str]:

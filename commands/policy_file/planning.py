@@ -4,7 +4,7 @@ See docs/reference/policy-files.md#who-owns-what.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -13,7 +13,9 @@ from commands.policy_file.trees import path_up
 from commands.policy_file.values import (
     Endpoint,
     Group,
+    GroupLosses,
     Kind,
+    LastChange,
     OwnedResource,
     PolicyFile,
     Secret,
@@ -59,13 +61,41 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The changes of a policy file. With `refusals`, nothing is done. `notes`: what the operator should know."""
+    """The changes of a policy file. With `refusals`, nothing is done. `notes`: what the operator should know.
+
+    `drifts`: what something else changed since the last apply, and the file changes back or deletes, if it may.
+    `last_changes`: of drifts, by kind and key. `losses`: by the keys of groups to delete.
+    """
 
     owner: str
     changes: tuple[Change, ...]
     refusals: tuple[str, ...]
     notes: tuple[str, ...]
     unchanged: int
+    drifts: tuple[Change, ...] = ()
+    last_changes: Mapping[tuple[Kind, str], LastChange] = field(default_factory=dict)
+    losses: Mapping[str, GroupLosses] = field(default_factory=dict)
+
+    @property
+    def deleted_groups(self) -> dict[str, str]:
+        """The ids of the groups to delete, by their keys."""
+        return {
+            change.key: change.before.id
+            for change in self.changes
+            if change.action is Action.DELETE and change.kind is Kind.GROUP and change.before is not None
+        }
+
+    def with_losses(self, losses: Mapping[str, GroupLosses]) -> "Plan":
+        """The plan with what is lost with groups. Control deletes none that has credit left, so that is refused."""
+        refusals = tuple(
+            [
+                f"group {key}: {loss.credit} is left in its balance; withdraw it first, or delete the group by"
+                " `tollgate groups delete --forfeit`"
+                for key, loss in losses.items()
+                if loss.credit is not None
+            ]
+        )
+        return replace(self, losses=losses, refusals=self.refusals + refusals)
 
 
 def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: frozenset[str]) -> Plan:
@@ -79,7 +109,14 @@ def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: 
     planner.prices(file.prices, workspace.prices)
     planner.check_deleted(workspace, file.webhooks)
     planner.check_cascade(workspace.groups)
-    return Plan(file.name, tuple(planner.changes), tuple(planner.refusals), tuple(planner.notes), planner.unchanged)
+    return Plan(
+        file.name,
+        tuple(planner.changes),
+        tuple(planner.refusals),
+        tuple(planner.notes),
+        planner.unchanged,
+        tuple(planner.drifts),
+    )
 
 
 class _Planner:
@@ -91,6 +128,7 @@ class _Planner:
         self.changes: list[Change] = []
         self.refusals: list[str] = []
         self.notes: list[str] = []
+        self.drifts: list[Change] = []
         self.unchanged = 0
 
     def secrets(self, secrets: Sequence[Secret], workspace: Workspace, values: frozenset[str]) -> None:
@@ -219,6 +257,8 @@ class _Planner:
             self.changes.append(Change(Action.CREATE, kind, key, None, goal))
             return
         equal = goal is None or (now.value == goal if is_equal is None else is_equal)
+        if now.drifted and now.owner == self._owner and not equal:
+            self.drifts.append(Change(Action.UPDATE, kind, key, now, goal))
         if now.owner not in (None, self._owner):
             self.refusals.append(f"{kind} {key}: it is owned by {now.owner}")
         elif equal:
@@ -246,6 +286,8 @@ class _Planner:
         """Decide about a resource that the file does not describe."""
         if present.owner != self._owner:
             return
+        if self._consent.prune and present.drifted:
+            self.drifts.append(Change(Action.DELETE, kind, key, present, None))
         if not self._consent.prune:
             self.notes.append(f"{kind} {key}: no longer in the file; --prune deletes it")
         elif present.drifted and not self._consent.overwrite_drift:

@@ -1,16 +1,31 @@
 """Reads what a workspace has, over the management API: six lists, and one comparison per secret with a known value."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from itertools import islice
 from typing import Any, TypeVar
 
 from commands.connection import Client
-from commands.lists import Told, all_items
+from commands.errors import AwayError, RefusedError
+from commands.lists import PAGE_ITEMS, Told, all_items
 from commands.policy_file.document import numbered, slug_limits, slug_price, spend_limits
 from commands.policy_file.trees import parents_first
-from commands.policy_file.values import Endpoint, Group, OwnedResource, Secret, SlugPrice, Webhook, Workspace
+from commands.policy_file.values import (
+    Endpoint,
+    Group,
+    GroupLosses,
+    LastChange,
+    OwnedResource,
+    Secret,
+    SlugPrice,
+    Webhook,
+    Workspace,
+)
 from policy.billing import EVENT_TYPE
 from policy.endpoints import UNRESTRICTED, own_provider
 from policy.limits.groups import Enforcement
+from policy.prices import amount_text
 
 V = TypeVar("V", Secret, Endpoint, Group, Webhook, SlugPrice)
 
@@ -21,6 +36,11 @@ PRICES = "/v1/gateway/prices"
 SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
 TABLES = "/console/tables.json"
+AUDIT = "/v1/audit_events"
+_MOST_LOOKED_AT = 100
+"""The most groups whose keys and balances are read: each takes two calls."""
+_AUDIT_PAGES = 5
+"""The most pages of the audit trail that are read for the last changes."""
 
 
 async def read_workspace(client: Client, values: Mapping[str, str], report: Told | None = None) -> Workspace:
@@ -63,9 +83,53 @@ async def read_provider_names(client: Client) -> dict[str, str]:
     return {one["name"]: one.get("provider") or own_provider(one["name"]) for one in tables["providers"]}
 
 
+async def read_last_changes(client: Client, resources: Mapping[str, OwnedResource[Any]]) -> dict[str, LastChange]:
+    """Return who changed these last, and when, as far as the audit trail tells. `resources`: by their paths there."""
+    changes = {path: LastChange(resource.updated_at, None) for path, resource in resources.items()}
+    since = min((resource.applied_at for resource in resources.values() if resource.applied_at), default=None)
+    missing = set(resources)
+    query: dict[str, Any] = {"start_time": since, "limit": PAGE_ITEMS}
+    for _ in range(_AUDIT_PAGES):
+        if since is None or not missing:
+            break
+        try:
+            page = await client.call("GET", AUDIT, **query)
+        except (RefusedError, AwayError):  # the plan is as good without
+            break
+        for entry in page["items"]:  # the newest first
+            if entry["resource"] in missing:
+                missing.remove(entry["resource"])
+                changes[entry["resource"]] = LastChange(entry["timestamp"], entry["actor"])
+        query = {"cursor": page["pagination"]["cursor"]}
+        if query["cursor"] is None:
+            break
+    return changes
+
+
+async def read_losses(client: Client, ids: Iterable[str]) -> dict[str, GroupLosses]:
+    """The losses with each of the first of these groups, without the groups below it."""
+    losses: dict[str, GroupLosses] = {}
+    for id in islice(ids, _MOST_LOOKED_AT):
+        with suppress(RefusedError):  # it is gone meanwhile
+            keys = len(await all_items(client, f"{GROUPS}/{id}/api_keys"))
+            losses[id] = GroupLosses(keys, await _credit_left(client, id))
+    return losses
+
+
+async def _credit_left(client: Client, group_id: str) -> str | None:
+    """The credit that is left in the group's own balance. None: it has none, or Redis is away and nobody can tell."""
+    try:
+        balance = await client.call("GET", f"{GROUPS}/{group_id}/balance")
+    except (RefusedError, AwayError):
+        return None
+    rest = Decimal(balance["credited"]) - Decimal(balance["spent"])
+    return f"{amount_text(rest)} {balance['currency']}" if rest > 0 else None
+
+
 def _owned(item: Mapping[str, Any], value: V) -> OwnedResource[V]:
     owner = item.get("managed_by") or {"name": None, "drifted": False}
-    return OwnedResource(item.get("id", ""), value, owner["name"], owner["drifted"])
+    times = (owner.get("applied_at"), item.get("updated_at"))
+    return OwnedResource(item.get("id", ""), value, owner["name"], owner["drifted"], *times)
 
 
 def _endpoint(item: Mapping[str, Any], secrets: Mapping[str, str]) -> Endpoint:

@@ -7,7 +7,7 @@ from typing import Any
 from commands.output import cell_text
 from commands.policy_file.planning import Action, Change, Plan
 from commands.policy_file.steps import IdOf, Step
-from commands.policy_file.values import Endpoint, Group, SlugPrice, Webhook
+from commands.policy_file.values import Endpoint, Group, GroupLosses, Kind, LastChange, SlugPrice, Webhook
 from policy.endpoints import UNRESTRICTED
 from policy.limits.limit import SlugLimits
 from policy.price_wire import price_to_wire
@@ -26,22 +26,45 @@ class Difference:
 
 
 def plan_text(plan: Plan, steps: Sequence[Step]) -> str:
-    """A line per resource and per field that changes, then notes, refusals and a summary."""
-    lines: list[str] = []
+    """Lines about drift, then a line per resource and per field that changes, then notes, refusals and a summary."""
+    lines = list(_drift_lines(plan))
     for change in plan.changes:
         owner = " (now owned by this file)" if change.before is not None and change.before.owner is None else ""
         lines.append(f"{_SIGNS[change.action]} {change.kind} {cell_text(change.key)}{owner}")
         lines += [f"    {_difference_text(difference)}" for difference in differences(change)]
+        if change.key in plan.losses and change.kind is Kind.GROUP:
+            lines += [f"    {text}" for text in _loss_texts(plan.losses[change.key])]
     lines += [f"note: {cell_text(note)}" for note in plan.notes]
     lines += [f"refused: {cell_text(refusal)}" for refusal in plan.refusals]
     return "\n".join([*lines, _summary(plan, steps)])
+
+
+def _drift_lines(plan: Plan) -> Iterator[str]:
+    """Yield what something else changed, by whom and when, and what the file says instead."""
+    if plan.drifts:
+        yield "Changed by something else since the last apply, and otherwise in the file:"
+    for drift in plan.drifts:
+        last = plan.last_changes.get((drift.kind, drift.key), LastChange(None, None))
+        actor = "" if last.actor is None else f", by {cell_text(last.actor)}"
+        at = "" if last.at is None else f", at {cell_text(last.at)}"
+        yield f"! {drift.kind} {cell_text(drift.key)}{actor}{at}"
+        if drift not in plan.changes:  # else its differences come below
+            yield from (f"    {_difference_text(difference)}" for difference in differences(drift))
+
+
+def _loss_texts(losses: GroupLosses) -> Iterator[str]:
+    if losses.keys:
+        yield f"with {losses.keys} {'key' if losses.keys == 1 else 'keys'}"
+    if losses.credit is not None:
+        yield f"with {losses.credit} of credit"
 
 
 def plan_value(plan: Plan, steps: Sequence[Step]) -> dict[str, Any]:
     """The same for `--json`."""
     return {
         "name": plan.owner,
-        "changes": [_change_value(change) for change in plan.changes],
+        "drifted": [_drift_value(plan, drift) for drift in plan.drifts],
+        "changes": [_change_value(change) | _losses_value(plan, change) for change in plan.changes],
         "notes": list(plan.notes),
         "refused": list(plan.refusals),
         "unchanged": plan.unchanged,
@@ -62,6 +85,16 @@ def _change_value(change: Change) -> dict[str, Any]:
     }
 
 
+def _drift_value(plan: Plan, drift: Change) -> dict[str, Any]:
+    last = plan.last_changes.get((drift.kind, drift.key), LastChange(None, None))
+    return _change_value(drift) | {"changed_at": last.at, "changed_by": last.actor}
+
+
+def _losses_value(plan: Plan, change: Change) -> dict[str, Any]:
+    losses = plan.losses.get(change.key) if change.kind is Kind.GROUP else None
+    return {} if losses is None else {"api_keys": losses.keys, "credit": losses.credit}
+
+
 def _path(step: Step) -> str:
     return "/".join("{id}" if isinstance(part, IdOf) else part for part in step.path)
 
@@ -73,7 +106,13 @@ def _summary(plan: Plan, steps: Sequence[Step]) -> str:
         return f"Nothing to do: all {plan.unchanged} resources of the file are as it says."
     counts = {action: sum(change.action is action for change in plan.changes) for action in Action}
     text = ", ".join(f"{count} to {action}" for action, count in counts.items() if count)
-    return f"{text}; {plan.unchanged} unchanged. {len(steps)} calls."
+    return f"{text}{_lost_keys(plan)}; {plan.unchanged} unchanged. {len(steps)} calls."
+
+
+def _lost_keys(plan: Plan) -> str:
+    keys = sum(loss.keys for loss in plan.losses.values())
+    least = "at least " if len(plan.losses) < len(plan.deleted_groups) else ""
+    return f", with {least}{keys} {'key' if keys == 1 else 'keys'}" if keys or least else ""
 
 
 def differences(change: Change) -> list[Difference]:

@@ -78,6 +78,15 @@ def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
     )
 
 
+def audit_path(change: Change) -> str:
+    """The path of a resource that exists, as the audit trail names it."""
+    assert change.before is not None
+    if change.kind is Kind.PRICE:
+        price = change.before.value.price
+        return f"prices/{price.slug}/{date_text(price.valid_from_ms)}"
+    return f"{change.kind}s/{change.before.id}"
+
+
 def _deletion(change: Change) -> Step:
     collection = {Kind.ENDPOINT: ENDPOINTS, Kind.GROUP: GROUPS, Kind.WEBHOOK: WEBHOOKS, Kind.SECRET: SECRETS}
     assert change.before is not None

@@ -112,12 +112,33 @@ class PolicyFile:
 
 @dataclass(frozen=True, slots=True)
 class OwnedResource(Generic[V_co]):
-    """A resource of the workspace, and which policy file owns it. `drifted`: something else changed it since."""
+    """A resource of the workspace, and which policy file owns it. `drifted`: something else changed it since.
+
+    `applied_at`: when its owner last wrote it. `updated_at`: its last change, if the API shows it.
+    """
 
     id: str
     value: V_co
     owner: str | None = None
     drifted: bool = False
+    applied_at: str | None = None
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LastChange:
+    """The last change of a resource. `actor`: who made it; None if the audit trail does not tell."""
+
+    at: str | None
+    actor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLosses:
+    """The things that are deleted with a group: its keys, and the credit of its own balance; None without any."""
+
+    keys: int
+    credit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from commands.editing.paths import path
 from commands.editing.shown import details, print_answer
 from commands.editing.spend_limits import changed_spend_limits, parse_spend_limits, spend_limit_text
 from commands.group_tree.command import tree
-from commands.lists import print_list
+from commands.lists import most_option, print_list
 from commands.output import Column, json_text, table
 from commands.resources.balances import balance, credit, entries
 
@@ -70,10 +70,12 @@ def groups() -> None:
 
 
 @groups.command("list")
+@most_option
 @over_api
-def list_groups(connection: Connection) -> None:
-    """Print all groups."""
-    print_list(connection, names.GROUPS, _COLUMNS)
+def list_groups(connection: Connection, most: int | None) -> None:
+    """Print all groups, page by page."""
+    query = {} if connection.as_json else {"effective_models": "false"}
+    print_list(connection, names.GROUPS, _COLUMNS, most, **query)
 
 
 @groups.command()

@@ -9,9 +9,7 @@ import click
 from commands.billing.all_statements import StatementFiles, write_all
 from commands.billing.months import StatementRequest
 from commands.billing.reports import GROUPINGS, ORDERS, columns_of, csv_rows, read_report
-from commands.billing.statement import Statement, statement_text
 from commands.connection import Client, Connection, over_api
-from commands.csv_text import csv_text
 from commands.editing import names
 from commands.editing.group_option import group_option
 from commands.editing.paths import path
@@ -19,6 +17,8 @@ from commands.lists import all_items, print_items
 from commands.output import Column, json_text, table
 from commands.renamed_flags import WINDOW, RenamedFlags
 from commands.times import TIMES, at_flag
+from policy.statements.csv_text import csv_text
+from policy.statements.statement import Statement, statement_text
 
 
 @click.group()

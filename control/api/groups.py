@@ -223,6 +223,12 @@ class GroupsQueryV1(PageQueryV1):
     usage: _Switch = Field("false", description="`true`: items have `usage`, what is used of usage limits.")
 
 
+class WriteGroupQueryV1(RequestV1):
+    """Parameters of creating and changing a group."""
+
+    dry_run: _Switch = Field("false", description="`true`: checks and answers as if it were done; nothing is saved.")
+
+
 class DeleteGroupQueryV1(RequestV1):
     """Parameters of deleting a group."""
 
@@ -243,7 +249,8 @@ async def _post(request: ApiRequest) -> Encoded:
         tuple(body.alert_percents or ()),
         spend_limits_of(body.spend_limits or ()),
     )
-    return await _answer(await groups.create_group(request.store, request.workspace_id, new))
+    is_trial = request.query_as(WriteGroupQueryV1).dry_run == "true"
+    return await _answer(await groups.create_group(request.store, request.workspace_id, new, is_trial=is_trial))
 
 
 async def _patch(request: ApiRequest) -> Encoded:
@@ -255,6 +262,8 @@ async def _patch(request: ApiRequest) -> Encoded:
     change = GroupChange(models, body.metadata is not None, name, body.owner_change(), percents, spend_limits)
     parts = request.dependencies
     group_id = request.path["group_id"]
+    if request.query_as(WriteGroupQueryV1).dry_run == "true":
+        return await _answer(await groups.try_change(request.store, request.workspace_id, group_id, change))
     changed = await groups.change_group(request.store, parts.counters, request.workspace_id, group_id, change)
     parts.alerts.note([(request.workspace_id, group_id)])
     return await _answer(changed)
@@ -388,10 +397,10 @@ _ONE = f"{_PATH}/{{group_id}}"
 _CREATE = CreateGatewayGroupRequestV1
 _UPDATE = UpdateGatewayGroupRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, body=_CREATE, errors=(400, 404, 409)),
+    Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
     Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),
     Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, body=_UPDATE, errors=(400, 404, 409)),
+    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
     Operation(
         "DELETE",
         _ONE,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from control.edges.process import up_record
+from control.edges.process import started_settings, up_record
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_redis import EmbeddedRedis
 from control.edges.process.http_probe import answers_ok
@@ -111,7 +111,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
     directory = DataDirectory(options.data)
     directory.make()
     lock = directory.lock()
-    up_record.remove(directory)
+    _remove_records(directory)
     options = replace(options, ports=await _choose_ports(options))
     if options.example_port is not None:
         options = _with_example(options)
@@ -126,7 +126,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         announce(_ready_line(options))
         await stop_requested.wait()
     finally:
-        up_record.remove(directory)
+        _remove_records(directory)
         for runner in part_runners:
             runner.stop_restarting()
         for runner in reversed(part_runners):
@@ -161,10 +161,23 @@ def _write_record(directory: DataDirectory, options: Options, say: Say) -> None:
         up_record.write(
             directory, UpRecord(options.proxy_url, options.control_url, options.admin_url, has_own_database)
         )
+        started_settings.write(directory, _started_with(options))
     except OSError as error:
         say(
-            f"up.json cannot be written ({error}); commands need TOLLGATE_URL and TOLLGATE_API_KEY until the next start"
+            f"up.json or settings.json cannot be written ({error}); until the next start commands need TOLLGATE_URL and"
+            " TOLLGATE_API_KEY, and `tollgate doctor` judges the settings of its own shell"
         )
+
+
+def _started_with(options: Options) -> dict[str, str]:
+    """The settings of the environment and of the flags that are settings, too."""
+    flags = {"TOLLGATE_DATABASE_URL": options.database_url or "", "TOLLGATE_REDIS_URL": options.redis_url or ""}
+    return {**options.environment, **flags}
+
+
+def _remove_records(directory: DataDirectory) -> None:
+    up_record.remove(directory)
+    started_settings.remove(directory)
 
 
 def _stack_parts(options: Options, directory: DataDirectory, lock: int, say: Say) -> list[StackPart]:

@@ -4,11 +4,10 @@ Every check that spans groups runs with the tree locked, inside the transaction 
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from control.edges.sql import group_rows
 from control.edges.sql.database import TakenError
@@ -16,7 +15,6 @@ from control.edges.sql.spend import balance_rows
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.workspace_rows import owned_prefixes
 from control.errors import (
-    ChildExceedsParentLimitError,
     ExternalEntityIdTakenError,
     GroupHasCreditError,
     GroupNotFoundError,
@@ -24,7 +22,7 @@ from control.errors import (
     ParentGroupNotFoundError,
     UsageUnavailableError,
 )
-from control.long_work import CHARS_PER_ITEM, beside
+from control.long_work import beside
 from control.records.audit import Change, Shown
 from control.records.ids import new_id
 from control.records.policy import GroupFilter, GroupRecord
@@ -34,23 +32,18 @@ from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
 from control.resources.group_usage import UsageSource
 from control.resources.limit_starts import LimitsToStart, start_limits
+from control.resources.limits.cascade import check_thresholds
 from control.resources.policy_feed import check_known_to_proxies, check_spend_known_to_proxies
 from control.resources.spend.tree_limits import check_spend_in_tree, checked_spend_limits
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.limits.alerts import IllegalPercentsError, check_percents
 from policy.limits.counter_layout import bucket_key
 from policy.limits.groups import (
-    ChildExceedsParentError,
     Enforcement,
     Group,
     GroupRuleError,
-    ThresholdKey,
-    check_below,
     check_depth,
-    check_threshold,
     inherit_enforcement,
-    threshold_key,
-    tightened,
 )
 from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limits
 from policy.limits.starts import UsageLimitKey, changed_usage_limits
@@ -113,7 +106,17 @@ class GroupInTree:
         return spend_plan([record.group.id for record in path], self.record.group.enforcement, limits, balances)
 
 
-async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupInTree:
+class _TrialError(Exception):
+    """Ends the transaction of a trial, so that nothing is saved. `group`: what would have been."""
+
+    def __init__(self, group: GroupInTree) -> None:
+        super().__init__()
+        self.group = group
+
+
+async def create_group(store: Store, workspace_id: str, new: NewGroup, *, is_trial: bool = False) -> GroupInTree:
+    """Create a group. `is_trial`: check all of it, and save nothing."""
+
     async def work(tx: WriteTx) -> GroupInTree:
         percents = _checked_percents(new.alert_percents)
         spend_limits = checked_spend_limits(new.spend_limits)
@@ -129,8 +132,12 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         path = f"{parent.path if parent else ''}{group.id}/"
         unowned = GroupRecord(group, new.name, path, tx.now_ms, tx.now_ms, None, None, percents, spend_limits)
         record = with_owner(unowned, new.owner)
+        if group.enforcement is Enforcement.CASCADING:
+            await check_thresholds(tx.conn, None, record, ancestors)
         await check_spend_in_tree(tx, None, record, ancestors)
         await group_rows.insert_group(tx, record)
+        if is_trial:
+            raise _TrialError(GroupInTree(record, tuple(ancestors)))
         _, side = await _sides(None, record)
         tx.audit(workspace_id, Change("group.create", path_of(record), None, side))
         return GroupInTree(record, tuple(ancestors))
@@ -139,6 +146,34 @@ async def create_group(store: Store, workspace_id: str, new: NewGroup) -> GroupI
         return await store.transact(work)
     except TakenError:
         raise ExternalEntityIdTakenError from None
+    except _TrialError as end:
+        return end.group
+
+
+async def try_change(store: Store, workspace_id: str, group_id: str, change: GroupChange) -> GroupInTree:
+    """Check a change as `change_group` does, and save nothing."""
+
+    async def work(tx: WriteTx) -> GroupInTree:
+        old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
+        return await _checked_change(tx, workspace_id, old, change)
+
+    return await store.transact(work)
+
+
+async def _checked_change(tx: WriteTx, workspace_id: str, old: GroupRecord, change: GroupChange) -> GroupInTree:
+    """The group, whose tree is locked, after the change. Raises what forbids it."""
+    if change.models is not None:
+        prefixes = await owned_prefixes(tx.conn, workspace_id)
+        await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
+        await check_known_to_proxies(tx, change.models)
+    await check_spend_known_to_proxies(tx, change.spend_limits or ())
+    ancestors = await group_rows.ancestors_of(tx.conn, old)
+    record = _changed(old, change, tx.now_ms)
+    if change.models is not None and record.group.enforcement is Enforcement.CASCADING:
+        await check_thresholds(tx.conn, old, record, ancestors)
+    if change.spend_limits is not None:
+        await check_spend_in_tree(tx, old, record, ancestors)
+    return GroupInTree(record, tuple(ancestors))
 
 
 async def change_group(
@@ -147,24 +182,15 @@ async def change_group(
     """Start the usage limits that are added or changed, then save. Without counters they start at 0."""
 
     async def work(tx: WriteTx) -> GroupInTree | LimitsToStart:
-        if change.models is not None:
-            prefixes = await owned_prefixes(tx.conn, workspace_id)
-            await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
-            await check_known_to_proxies(tx, change.models)
-        await check_spend_known_to_proxies(tx, change.spend_limits or ())
         old = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
-        ancestors = await group_rows.ancestors_of(tx.conn, old)
-        record = _changed(old, change, tx.now_ms)
-        if change.models is not None and record.group.enforcement is Enforcement.CASCADING:
-            await _check_cascade(tx, old, record, [ancestor.group for ancestor in ancestors])
-        if change.spend_limits is not None:
-            await check_spend_in_tree(tx, old, record, ancestors)
+        changed = await _checked_change(tx, workspace_id, old, change)
+        record = changed.record
         limits = await _changed_usage_limits(old, record)
         if usage is not None and limits - raised_limits:  # or another change removed some meanwhile
             return LimitsToStart(record, limits)
         await group_rows.update_group(tx, record)
         tx.audit(workspace_id, Change("group.update", path_of(record), *await _sides(old, record)))
-        return GroupInTree(record, tuple(ancestors))
+        return changed
 
     raised_limits: frozenset[UsageLimitKey] = frozenset()
     while isinstance(saved := await store.transact(work), LimitsToStart):
@@ -316,52 +342,8 @@ def _new_group(workspace_id: str, new: NewGroup, ancestors: list[Group]) -> Grou
         check_depth(ancestors)
     except GroupRuleError as error:
         raise InvalidFieldError("hierarchy.parent_group_id", str(error)) from None
-    if enforcement is Enforcement.CASCADING:
-        _check_limits_below(ancestors, new.models)
     parent_id = parent.id if parent else None
     return Group(new_id("grp"), workspace_id, parent_id, new.external_entity_id, enforcement, new.models)
-
-
-async def _check_cascade(tx: WriteTx, old: GroupRecord, new: GroupRecord, ancestors: Sequence[Group]) -> None:
-    workspace_id = new.group.workspace_id
-    entries = len(new.group.models) * (1 + len(ancestors))
-    ceilings = await beside(workspace_id, entries, partial(_ceilings, old, new, ancestors))
-    if not ceilings:
-        return
-    async for texts in group_rows.models_below(tx.conn, new):
-        items = sum(map(len, texts)) // CHARS_PER_ITEM
-        await beside(workspace_id, items, partial(_check_thresholds, ceilings, texts))
-
-
-def _ceilings(old: GroupRecord, new: GroupRecord, ancestors: Sequence[Group]) -> Mapping[ThresholdKey, int]:
-    """The thresholds that became lower or are new, if the ancestors allow all of them."""
-    _check_limits_below(ancestors, new.group.models)
-    return tightened(old.group.models, new.group.models)
-
-
-def _check_thresholds(ceilings: Mapping[ThresholdKey, int], texts: Sequence[str]) -> None:
-    """Refuse a threshold above its ceiling in these lists of models."""
-    with _exceeding_is_refused():
-        for entry in chain.from_iterable(map(group_rows.models_entries, texts)):
-            for limit in (*entry["rate_limits"], *entry["usage_limits"]):
-                check_threshold(
-                    ceilings, threshold_key(entry["slug"], limit["type"], limit["unit"]), limit["threshold"]
-                )
-
-
-def _check_limits_below(uppers: Sequence[Group], lower: Sequence[SlugLimits]) -> None:
-    """Refuse a threshold in `lower` above the same tuple's in one of `uppers`."""
-    for upper in uppers:
-        with _exceeding_is_refused():
-            check_below(upper.models, lower)
-
-
-@contextmanager
-def _exceeding_is_refused() -> Iterator[None]:
-    try:
-        yield
-    except ChildExceedsParentError as error:
-        raise ChildExceedsParentLimitError(str(error)) from None
 
 
 async def _locked_parent(tx: WriteTx, workspace_id: str, parent_id: str | None) -> GroupRecord | None:

@@ -5,7 +5,9 @@ See docs/reference/management-api.md#the-group-tree.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
+from typing import TypeVar
 
 from policy.limits.kinds import compared_unit
 from policy.limits.limit import SlugLimits
@@ -15,6 +17,8 @@ MAX_DEPTH = 5
 MAX_MODELS = 1000
 """Entries in one group's `models`. Checked on write only: larger groups from earlier versions stay valid."""
 
+K = TypeVar("K")
+V = TypeVar("V", int, Decimal)
 ThresholdKey = tuple[str, str, str]
 """The key of a threshold: slug, type, unit; "" for a type whose unit does not matter."""
 
@@ -48,13 +52,6 @@ class GroupRuleError(ValueError):
     """A rule of the group tree is broken. The message is shown to the operator."""
 
 
-class ChildExceedsParentError(GroupRuleError):
-    """Child group exceeds parent group limit."""
-
-    def __init__(self) -> None:
-        super().__init__("Child group exceeds parent group limit.")
-
-
 def inherit_enforcement(requested: Enforcement | None, parent: Group | None) -> Enforcement:
     """The enforcement of a new group: its parent's; for a root the requested one, INDEPENDENT by default."""
     if parent is None:
@@ -70,20 +67,12 @@ def check_depth(ancestors: Sequence[Group]) -> None:
         raise GroupRuleError(f"a group tree has at most {MAX_DEPTH} levels")
 
 
-def check_below(upper: Iterable[SlugLimits], lower: Iterable[SlugLimits]) -> None:
-    """Raise `ChildExceedsParentError` if a threshold in `lower` exceeds the one in `upper` for the same key.
+def exceeding(ceilings: Mapping[K, V], limits: Mapping[K, V]) -> list[K]:
+    """The keys of `limits` that exceed the ceiling of the same key. For CASCADING trees only.
 
-    For CASCADING trees only. Call it for each ancestor and for each descendant of a changed group.
+    Call it for each ancestor, and for each descendant of a changed group; for thresholds and for amounts.
     """
-    ceilings = thresholds(upper)
-    for key, threshold in thresholds(lower).items():
-        check_threshold(ceilings, key, threshold)
-
-
-def check_threshold(ceilings: Mapping[ThresholdKey, int], key: ThresholdKey, threshold: int) -> None:
-    """The same for one threshold. With many descendants, compute `ceilings` once."""
-    if threshold > ceilings.get(key, threshold):
-        raise ChildExceedsParentError
+    return [key for key, value in limits.items() if value > ceilings.get(key, value)]
 
 
 def tightened(old: Iterable[SlugLimits], new: Iterable[SlugLimits]) -> dict[ThresholdKey, int]:

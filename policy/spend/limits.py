@@ -54,10 +54,6 @@ class IllegalSpendLimitsError(ValueError):
     """The spend limits of a group break a rule. The message names the rule."""
 
 
-class SpendExceedsParentError(ValueError):
-    """A child's amount is above an ancestor's of the same unit."""
-
-
 class TreeCurrencyError(ValueError):
     """Spend limits of one tree have more than one currency."""
 
@@ -94,15 +90,9 @@ def check_currency(amounts: Iterable[HasCurrency]) -> None:
         raise TreeCurrencyError(currencies)
 
 
-def check_spend_below(upper: Iterable[SpendLimit], lower: Iterable[SpendLimit]) -> None:
-    """Raise `SpendExceedsParentError` if an amount in `lower` is above the one of the same unit in `upper`.
-
-    For CASCADING trees only. Call it for each ancestor and for each descendant of a changed group.
-    """
-    ceilings = {limit.unit: limit.amount for limit in upper}
-    for limit in lower:
-        if limit.amount > ceilings.get(limit.unit, limit.amount):
-            raise SpendExceedsParentError
+def amounts(limits: Iterable[SpendLimit]) -> dict[Unit, Decimal]:
+    """The amount of each unit: what is compared with other groups of a CASCADING tree."""
+    return {limit.unit: limit.amount for limit in limits}
 
 
 def spend_limit_to_wire(limit: SpendLimit) -> Wire:

@@ -177,6 +177,7 @@ class Supervisor:
         stack.push_async_callback(self._traffic.close)
         listing = ControlReports(settings.control_url, settings.internal_token, REQUESTS)
         self._requests = RequestReports(listing, settings.request_max_per_s)
+        self._totals.include(self._requests)
         stack.push_async_callback(self._requests.close)
 
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from commands.output import Column, cut, json_text, table
+from commands.output import Column, Table, cut, json_text, table
 
 COLUMNS = (Column("NAME", lambda item: item["name"]), Column("ID", lambda item: item["id"]))
 
@@ -13,6 +13,14 @@ COLUMNS = (Column("NAME", lambda item: item["name"]), Column("ID", lambda item: 
 def test_wide_and_combining_characters_keep_columns_aligned() -> None:
     items = [{"name": "\u9867\u5ba2", "id": "a"}, {"name": "e\u0301te", "id": "b"}]
     assert table(COLUMNS, items).splitlines() == ["NAME  ID", "\u9867\u5ba2  a", "e\u0301te   b"]
+
+
+def test_parts_of_a_table_have_one_line_of_headers_and_grow() -> None:
+    parts = Table(COLUMNS)
+    assert parts.rows([{"name": "a", "id": "1"}]).splitlines() == ["NAME  ID", "a     1"]
+    assert parts.rows([{"name": "longer", "id": "2"}]).splitlines() == ["longer  2"]
+    assert parts.rows([{"name": "b", "id": "3"}]).splitlines() == ["b       3"]
+    assert parts.rows([]) == ""
 
 
 def test_text_is_cut_to_columns_of_a_terminal() -> None:

@@ -23,19 +23,18 @@ from policy.endpoints import (
 from policy.limits.groups import (
     Enforcement,
     Group,
-    GroupRuleError,
-    check_below,
     check_depth,
+    exceeding,
     inherit_enforcement,
+    thresholds,
 )
 from policy.limits.limit import check_slug_limits
 from policy.price_wire import price_from_wire
 from policy.snapshot import models_entry_from_wire, models_entry_to_wire
 from policy.spend.limits import (
-    SpendExceedsParentError,
     TreeCurrencyError,
+    amounts,
     check_currency,
-    check_spend_below,
     check_spend_limits,
     spend_limit_to_wire,
     spend_limits_from_wire,
@@ -202,13 +201,10 @@ class WorkspaceApi:
             check_slug_limits(entry)
             check_slug(entry.slug, PREFIXES)
         if group.enforcement is Enforcement.CASCADING:
-            try:
-                for upper in self._ancestors(group.parent_id):
-                    check_below(upper.models, group.models)
-                for lower in self._descendants(group.id):
-                    check_below(group.models, lower.models)
-            except GroupRuleError:
-                raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT") from None
+            pairs = [(upper.models, group.models) for upper in self._ancestors(group.parent_id)]
+            pairs += [(group.models, lower.models) for lower in self._descendants(group.id)]
+            if any(exceeding(thresholds(upper), thresholds(lower)) for upper, lower in pairs):
+                raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT")
 
     def _legal_spend(self, group: Group, wire: list[Wire]) -> list[Wire]:
         """Check the spend limits by control's rules and return them as they are stored."""
@@ -220,13 +216,13 @@ class WorkspaceApi:
         check_spend_limits(limits)
         try:
             check_currency([*limits, *(one for id in tree for one in own[id])])
-            if group.enforcement is Enforcement.CASCADING:
-                for upper in ancestors:
-                    check_spend_below(own[upper.id], limits)
-                for lower in self._descendants(group.id):
-                    check_spend_below(limits, own[lower.id])
-        except (TreeCurrencyError, SpendExceedsParentError):
+        except TreeCurrencyError:
             raise refused(400, "SPEND") from None
+        if group.enforcement is Enforcement.CASCADING:
+            pairs = [(own[upper.id], limits) for upper in ancestors]
+            pairs += [(limits, own[lower.id]) for lower in self._descendants(group.id)]
+            if any(exceeding(amounts(upper), amounts(lower)) for upper, lower in pairs):
+                raise refused(400, "SPEND")
         return [spend_limit_to_wire(limit) for limit in limits]
 
     def _put_prices(self, body: Wire) -> Wire:

@@ -7,13 +7,13 @@ import pytest
 
 from policy.limits.groups import (
     MAX_DEPTH,
-    ChildExceedsParentError,
     Enforcement,
     Group,
     GroupRuleError,
-    check_below,
     check_depth,
+    exceeding,
     inherit_enforcement,
+    thresholds,
 )
 from policy.limits.limit import SlugLimits, limit_of
 from tests.policy.limits.trees import group
@@ -70,15 +70,15 @@ def models(threshold: int, slug: str = "a/x", type: str = "TOKEN", unit: str = "
     ],
 )
 def test_a_child_may_have_at_most_the_parents_threshold(lower: list[SlugLimits]) -> None:
-    check_below(models(10), lower)
+    assert exceeding(thresholds(models(10)), thresholds(lower)) == []
 
 
 def test_a_child_threshold_above_the_parents_is_refused() -> None:
-    with pytest.raises(ChildExceedsParentError) as caught:
-        check_below(models(10), [SlugLimits("a/y"), *models(11)])
-    assert str(caught.value) == "Child group exceeds parent group limit."
+    (key,) = exceeding(thresholds(models(10)), thresholds([SlugLimits("a/y"), *models(11)]))
+    assert key[0] == "a/x"
 
 
 def test_thresholds_of_different_units_are_not_compared() -> None:
     """A MINUTE ceiling says nothing about a SECOND limit below it: both bind, each in its own window."""
-    check_below(models(10, unit="MINUTE"), models(11, unit="SECOND"))
+    lower = thresholds(models(11, unit="SECOND"))
+    assert exceeding(thresholds(models(10, unit="MINUTE")), lower) == []

@@ -3,7 +3,7 @@
 See docs/reference/usage-reports.md#the-report.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any, Literal
 
@@ -155,24 +155,29 @@ class ReportItems:
 
     def _line(self, line: ReportLine) -> Pieces:
         """A `UsageReportLineV1`. It is not made as such, and each price is encoded once: there may be thousands."""
-        priced = line.priced
-        members = {
-            **shown_sums(line.usage),
-            "slug": priced.slug,
-            "price": None if priced.price is None else self._price(priced.price),
-            "amount": None if line.amount is None else amount_text(line.amount),
-        }
-        if priced.service_tier:
-            members["service_tier"] = priced.service_tier
-        if priced.is_long:
-            members["long_context"] = True
-        return (orjson.dumps(members),)
+        return (orjson.dumps(shown_line(line, self._price)),)
 
     def _price(self, price: Price) -> orjson.Fragment:
         place = (price.slug, price.valid_from_ms)
         if place not in self._prices:
             self._prices[place] = orjson.Fragment(orjson.dumps(price_response(price).model_dump()))
         return self._prices[place]
+
+
+def shown_line(line: ReportLine, show_price: Callable[[Price], Any]) -> dict[str, Any]:
+    """The members of a line. `show_price`: makes its price."""
+    priced = line.priced
+    members = {
+        **shown_sums(line.usage),
+        "slug": priced.slug,
+        "price": None if priced.price is None else show_price(priced.price),
+        "amount": None if line.amount is None else amount_text(line.amount),
+    }
+    if priced.service_tier:
+        members["service_tier"] = priced.service_tier
+    if priced.is_long:
+        members["long_context"] = True
+    return members
 
 
 def _asked(workspace_id: str, query: UsageReportQueryV1) -> ReportQuery:

@@ -1,7 +1,5 @@
 """`/console/usage/data` and `/console/embed/{token}`: the usage of one group, for its own people.
 
-The first is for whoever logged in with a key of the group, the second for whoever has a link to it.
-
 See docs/reference/console.md#usage-page.
 """
 
@@ -13,46 +11,30 @@ from aiohttp import web
 
 from control.api.billing.balances import shown_balance
 from control.api.billing.usage_totals import shown_sums, shown_totals
-from control.api.console.console_sessions import session_of
 from control.api.console.pages import embedded_notice, embedded_page
+from control.api.console.usage_statements import shown_month
+from control.api.console.usage_views import NOT_STORED, UsageView, link_of, usage_routes
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.api.protocol.errors import ProblemError
 from control.api.usage import shown_limit
 from control.errors import DatabaseUnavailableError, UsageLinkOverError
 from control.records.console import NamedGroup
 from control.records.times import time_text
 from control.resources.billing.report_groups import Totals
 from control.resources.changes.shown import shown_key
-from control.resources.console.usage_links import UsageLink, group_of_link
+from control.resources.console.usage_links import group_of_link
 from control.resources.console.usage_money import MoneySources, PageMoney, read_page_money
 from control.resources.console.usage_page import BelowTotals, UsagePage, read_usage_page
-from control.resources.console.visitors import read_visitor
 from control.resources.group_usage import LimitUse
 from control.resources.spend.group_spend import BoundSpend
-from policy.credentials import KeyKind
 from policy.prices import amount_text
 from policy.spend.effective import SpendBound
 from policy.spend.limits import spend_limit_to_wire
-from runtime.http.server import keep
 
 _UNAVAILABLE = "Usage cannot be read right now. Try again in a moment."
-_HEADERS = {"Cache-Control": "no-store"}
-
-
-async def _own_data(request: web.Request) -> web.Response:
-    session = await session_of(request)
-    if session.caller.kind is not KeyKind.FEDERATED:
-        raise ProblemError(403, "MISSING_SCOPE", "Only the key of a group has a usage page; use the management API")
-    if not session.caller.onboarded:
-        raise ProblemError(403, "NOT_ONBOARDED", "The workspace is not onboarded to the gateway")
-    visitor = await read_visitor(request.app[DEPENDENCIES].store, session)
-    if visitor.group is None:  # deleted in this moment, and the key with it
-        raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
-    return await _data(request, session.caller.workspace_id, visitor.group)
 
 
 async def _embedded_page(request: web.Request) -> web.StreamResponse:
-    link = _link(request)
+    link = link_of(request)
     if link is None:
         return embedded_notice((), 404, f"{UsageLinkOverError().message.capitalize()}.")
     try:
@@ -64,32 +46,15 @@ async def _embedded_page(request: web.Request) -> web.StreamResponse:
     return embedded_page(link.frame_origins)
 
 
-async def _embedded_data(request: web.Request) -> web.Response:
-    link = _link(request)
-    group = None if link is None else await group_of_link(request.app[DEPENDENCIES].store, link)
-    if link is None or group is None:
-        raise UsageLinkOverError
-    keep(request, link.workspace_id)
-    return await _data(request, link.workspace_id, group)
-
-
-def _link(request: web.Request) -> UsageLink | None:
-    return request.app[DEPENDENCIES].usage_links.open(request.match_info["token"])
-
-
-async def _data(request: web.Request, workspace_id: str, group: NamedGroup) -> web.Response:
+async def _data(request: web.Request, view: UsageView) -> web.Response:
     dependencies = request.app[DEPENDENCIES]
-    await dependencies.throttle.check_usage_page(group.id)
-    # Turns of their own: customers who look at their pages must not delay the workspace's own requests.
-    async with dependencies.turns.of(f"{workspace_id} usage pages"):
-        reports = dependencies.usage_reports
-        counters = dependencies.counters
-        page = await read_usage_page(dependencies.store, reports, counters, workspace_id, group)
-        money = None
-        if dependencies.settings.portal_cost:
-            sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
-            money = await read_page_money(sources, workspace_id, group)
-    return web.json_response(_shown(group, page, money), headers=_HEADERS)
+    reports = dependencies.usage_reports
+    page = await read_usage_page(dependencies.store, reports, dependencies.counters, view.workspace_id, view.group)
+    money = None
+    if dependencies.settings.portal_cost:
+        sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
+        money = await read_page_money(sources, view.workspace_id, view.group)
+    return web.json_response(_shown(view.group, page, money), headers=NOT_STORED)
 
 
 def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[str, Any]:
@@ -102,6 +67,7 @@ def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[
         "days": [{"date": date, **sums(totals)} for date, totals in page.days],
         "slugs": [{"slug": slug, **sums(totals)} for slug, totals in page.slugs],
         "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
+        "statements": [shown_month(month, page.as_of_ms) for month in page.months],
         **({} if money is None else _money(group, money)),
     }
 
@@ -142,8 +108,4 @@ def _figures(totals: Totals, has_cost: bool) -> dict[str, Any]:
     return {**members, "uncached_input_tokens": input - totals.usage.cached_input}
 
 
-ROUTES = [
-    web.get("/console/usage/data", _own_data),
-    web.get("/console/embed/{token}", _embedded_page),
-    web.get("/console/embed/{token}/data", _embedded_data),
-]
+ROUTES = [web.get("/console/embed/{token}", _embedded_page), *usage_routes("data", _data)]

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ValidationError
 
-from control.api.protocol.errors import Detail, ProblemError, bad_request
+from control.api.protocol.errors import MAX_DETAILS, Detail, ProblemError, bad_request
 from control.long_work import CHARS_PER_ITEM, beside
 from policy.endpoints import unknown_provider
 
@@ -30,7 +30,6 @@ MAX_MEMBERS = 100
 """The most members of one object: the error answer names each unknown member."""
 MAX_DIGITS = 1000
 """The most digits of one number: the time to parse it grows with their square."""
-_MAX_DETAILS = 50
 _UNCOMPRESSED = ("", "identity", "aws-chunked")
 """`aws-chunked` frames a body of S3's clients; only `control/api/uploads` reads it."""
 _AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
@@ -209,7 +208,7 @@ def _validated(model: type[M], value: Any, where: str) -> M:
         count += error.error_count()
     if not count:
         return valid
-    raise bad_request(_headline(details[0], count, where), *details[:_MAX_DETAILS])
+    raise bad_request(_headline(details[0], count, where), *details[:MAX_DETAILS])
 
 
 def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dict[str, Any], list[Detail], int]:
@@ -228,7 +227,7 @@ def _validated_items(model: type[BaseModel], value: dict[str, Any]) -> tuple[dic
             except ValidationError as error:
                 valid = item_model.model_construct()  # a placeholder, so that the list's length is still checked
                 count += error.error_count()
-                if len(details) < _MAX_DETAILS:
+                if len(details) < MAX_DETAILS:
                     details += _details(error, name, place)
             read.setdefault(name, []).append(valid)
     return read, details, count

@@ -27,6 +27,7 @@ from control.errors import (
     EventsLostError,
     IngestTooSlowError,
     InvalidFieldError,
+    LimitConflict,
     NoProxyUrlError,
     NotFoundError,
     ProxyUnavailableError,
@@ -45,16 +46,22 @@ from runtime.shares.places import NoPlaceError
 
 log = logging.getLogger(__name__)
 
+MAX_DETAILS = 50
+"""The most details of an error."""
 _PHRASES = {413: "Request Entity Too Large"}
 """The phrases that depend on Python's version (3.13: "Content Too Large"). Error codes are made of phrases."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """An error in one field. `field` is its path in the body or the query, such as `targets.0.base_url`."""
+    """An error in one field. `field` is its path in the body or the query, such as `targets.0.base_url`.
+
+    `conflict`: the limit of another group that forbids it.
+    """
 
     field: str
     message: str
+    conflict: LimitConflict | None = None
 
 
 class ProblemError(Exception):
@@ -99,17 +106,25 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
 def problem_of(error: DomainError) -> ProblemError:
     """The answer for a domain error. An error class missing from `TABLE` is a bug and raises KeyError."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), type(error))
-    details = [Detail(error.field, error.message)] if isinstance(error, InvalidFieldError) else []
-    problem = ProblemError(*TABLE[kind], error.message, details)
+    problem = ProblemError(*TABLE[kind], error.message, _details(error))
     if isinstance(error, RateLimitedError):
         problem.retry_after_s = error.retry_after_s
     return problem
 
 
+def _details(error: DomainError) -> list[Detail]:
+    match error:
+        case InvalidFieldError():
+            return [Detail(error.field, error.message)]
+        case ChildExceedsParentLimitError():
+            return [Detail(conflict.field, conflict.message, conflict) for conflict in error.conflicts[:MAX_DETAILS]]
+    return []
+
+
 def render(problem: ProblemError) -> web.Response:
     body: dict[str, Any] = {"error": problem.message, "message": problem.message, "code": problem.code}
     if problem.details:
-        body["details"] = [{"field": detail.field, "message": detail.message} for detail in problem.details]
+        body["details"] = list(map(_shown, problem.details))
     headers = {"Cache-Control": "no-store"}
     if problem.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="tollgate"'
@@ -117,6 +132,25 @@ def render(problem: ProblemError) -> web.Response:
         body["retry_after"] = problem.retry_after_s
         headers["Retry-After"] = str(problem.retry_after_s)
     return _json(problem.status, body, headers)
+
+
+def _shown(detail: Detail) -> dict[str, Any]:
+    """An `ErrorDetailV1`."""
+    member: dict[str, Any] = {"field": detail.field, "message": detail.message}
+    if (conflict := detail.conflict) is not None:
+        member["conflict"] = {
+            "group_id": conflict.group.id,
+            "external_entity_id": conflict.group.external_entity_id,
+            "name": conflict.group.name,
+            "slug": conflict.slug,
+            "type": conflict.type,
+            "unit": conflict.unit,
+            "threshold": conflict.other,
+            "currency": conflict.currency,
+            "minimum": conflict.minimum,
+            "maximum": conflict.maximum,
+        }
+    return member
 
 
 def _json(status: int, body: dict[str, Any], headers: dict[str, str]) -> web.Response:

@@ -24,15 +24,33 @@ _REF = "#/components/schemas/{model}"
 Json = dict[str, Any]
 
 
+class LimitConflictV1(ResponseV1):
+    """The limit of another group that forbids one of the request. `minimum`, `maximum`: what would be allowed."""
+
+    group_id: str
+    external_entity_id: str
+    name: str | None
+    slug: str | None = Field(description="Null of a spend limit.")
+    type: str = Field(description="`SPEND` of a spend limit.")
+    unit: str
+    threshold: int | str = Field(description="Of a spend limit its amount, as decimal text.")
+    currency: str | None
+    minimum: int | str | None
+    maximum: int | str | None
+
+
 class ErrorDetailV1(ResponseV1):
     """The fault of one field."""
 
     field: str
     message: str
+    conflict: LimitConflictV1 | None = Field(
+        None, exclude_if=lambda value: value is None, description="Present where another group's limit is the reason."
+    )
 
 
 class ErrorV1(ResponseV1):
-    """An error response. `details` is present on validation errors, `retry_after` (seconds) on 429."""
+    """An error response. `details` is present on errors about fields, `retry_after` (seconds) on 429."""
 
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")

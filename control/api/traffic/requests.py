@@ -121,10 +121,11 @@ def _statuses(text: str) -> tuple[int, int]:
 
 
 def _encoded(page: RequestPage) -> list[Pieces]:
-    return [(orjson.dumps(_shown(page, row)),) for row in page.rows]
+    return [(orjson.dumps(shown_request(page, row)),) for row in page.rows]
 
 
-def _shown(page: RequestPage, row: ListedRequest) -> dict[str, Any]:
+def shown_request(page: RequestPage, row: ListedRequest) -> dict[str, Any]:
+    """The members of a `ListedRequestV1`."""
     event = page.events.get(row.event_key)
     tokens = event and {
         "inputTokens": event.input_tokens,

@@ -88,6 +88,10 @@ class DataDirectory:
         """The token that proxy and control share; created on first use."""
         return self._create_once("internal.token", secrets.token_urlsafe(32))
 
+    def settings_key(self) -> str:
+        """The key of the digests of `up`'s settings; created on first use."""
+        return self._create_once("settings.key", secrets.token_urlsafe(32))
+
     def make_secret_key(self) -> Path:
         """The file of the keys that seal this directory's secrets; one is made, but never beside a database."""
         if self.database.exists() and not self.secret_key.exists():

@@ -98,19 +98,30 @@ async def descendants_of(conn: Connection, record: GroupRecord) -> AsyncIterator
         yield [record_below.group for record_below in await _records(rows)]
 
 
-async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[str]]:
-    """The JSON text of `models` of each group below, in batches: a tree may have 100 000 groups."""
+@dataclass(frozen=True, slots=True)
+class TextBelow:
+    """A group below, with its models or its spend limits as JSON text."""
+
+    id: str
+    external_entity_id: str
+    name: str | None
+    text: str
+
+
+async def models_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[TextBelow]]:
+    """Each group below with its models, in batches: a tree may have 100 000 groups."""
     async for rows in _rows_below(conn, record):
-        yield [row.models for row in rows]
+        yield [TextBelow(row.id, row.external_entity_id, row.name, row.models) for row in rows]
 
 
-async def spend_limits_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[str]]:
-    """The JSON text of `spend_limits` of each group below that has some, in batches."""
+async def spend_limits_below(conn: Connection, record: GroupRecord) -> AsyncIterator[Sequence[TextBelow]]:
+    """Each group below that has spend limits, with those, in batches."""
     after = record.path
     inside = (groups.c.root_id == record.root_id, HAS_SPEND_LIMITS, _below(record.path)[1])
-    query = select(groups.c.path, groups.c.spend_limits).where(*inside).order_by(groups.c.path)
+    columns = (groups.c.path, groups.c.id, groups.c.external_entity_id, groups.c.name, groups.c.spend_limits)
+    query = select(*columns).where(*inside).order_by(groups.c.path)
     while rows := (await conn.execute(query.where(groups.c.path > after).limit(_LARGEST_BATCH))).all():
-        yield [row.spend_limits for row in rows]
+        yield [TextBelow(row.id, row.external_entity_id, row.name, row.spend_limits) for row in rows]
         after = rows[-1].path
 
 

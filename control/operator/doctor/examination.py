@@ -27,6 +27,7 @@ async def examine(installation: Installation) -> list[Finding]:
     """Run all checks. None raises for something that is wrong with the installation."""
     if unreadable := list(installation.unreadable_directory()):
         return unreadable
+    installation = installation.as_started()
     findings = list(installation.directory_findings())
     environment = installation.environment()
     findings += installation.settings_findings(await proxy_settings_trouble(environment))
@@ -42,7 +43,9 @@ async def _redis(installation: Installation) -> list[Finding]:
     socket = installation.own_redis_socket
     findings = list[Finding]()
     looks = list[RedisLook]()
-    if socket is None:
+    if unknown := [*installation.not_checked("redis", "TOLLGATE_REDIS_URL")]:
+        findings += unknown
+    elif socket is None:
         looks = await look_at_redis(installation.redis_url or "")
         findings += redis_findings(looks, "redis", "TOLLGATE_REDIS_URL")
     elif socket.exists() and installation.running() is not None:
@@ -53,16 +56,19 @@ async def _redis(installation: Installation) -> list[Finding]:
         except RedisServerError as error:
             findings.append(fault("redis", str(error), "Then run this again"))
     setting = "TOLLGATE_REDIS_URL"
+    findings += installation.not_checked("async", "TOLLGATE_ASYNC_REDIS_URL")
     if url := environment.get("TOLLGATE_ASYNC_REDIS_URL"):
         setting = "TOLLGATE_ASYNC_REDIS_URL"
         looks = await look_at_redis(url)
         findings += redis_findings(looks, "async", setting)
-    if environment.get("TOLLGATE_ASYNC") != "off":
+    if environment.get("TOLLGATE_ASYNC") != "off" and "TOLLGATE_ASYNC_REDIS_URL" not in installation.unknown:
         findings += queue_findings(looks, setting)
     return findings
 
 
 async def _database(installation: Installation) -> tuple[DatabaseLook, list[Finding]]:
+    if unknown := [*installation.not_checked("database", "TOLLGATE_DATABASE_URL")]:
+        return DatabaseLook(""), unknown
     url = installation.environment()["TOLLGATE_DATABASE_URL"]
     try:
         can_be_there, file = has_file(url)

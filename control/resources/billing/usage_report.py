@@ -95,8 +95,12 @@ class UsageReports:
             EventWindow(workspace_id, 0, _FAR_MS, external_entity_ids=(external_entity_id,))
         )
         last = (until.end_ms - 1) // DAY_MS
-        first_kept = -(-(await self._kept(workspace_id)).from_ms // DAY_MS)
+        first_kept = -(-(await self.kept_from_ms(workspace_id)) // DAY_MS)
         return replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
+
+    async def kept_from_ms(self, workspace_id: str) -> int:
+        """The start of the time whose days and hours can be reported whole."""
+        return (await self._kept(workspace_id)).from_ms
 
     async def priced_slugs(self, window: EventWindow) -> PricedSlugs:
         """The workspace's slugs at the prices that are valid before the window ends."""

@@ -21,6 +21,7 @@ from control.resources.billing.report_groups import Grouping, PricedSlugs, SumBo
 from control.resources.billing.report_query import ReportQuery
 from control.resources.billing.report_reader import ReportReader
 from control.resources.billing.usage_report import UsageReports
+from control.resources.console.usage_statements import stated_months
 from control.resources.group_usage import GroupLimits, LimitUse, UsageSource
 from control.resources.groups import read_group
 from policy.prices import DAY_MS, date_text
@@ -46,7 +47,7 @@ class UsagePage:
     """Usage of one group. `days`: each day, oldest first. `slugs`, `keys`: those with the most calls first.
 
     `keys`: the keys that the group has, and their calls. `day`, `month`: the last one in UTC. Sums include what ended
-    before `as_of_ms`.
+    before `as_of_ms`. `months`: those that have statements, newest first.
     """
 
     as_of_ms: int
@@ -54,6 +55,7 @@ class UsagePage:
     days: Sequence[tuple[str, BelowTotals]]
     slugs: Sequence[tuple[str, BelowTotals]]
     keys: Sequence[tuple[KeyRecord, int]]
+    months: Sequence[str]
 
     @property
     def day(self) -> BelowTotals:
@@ -71,7 +73,8 @@ async def read_usage_page(
     store: Store, reports: UsageReports, counters: UsageSource | None, workspace_id: str, group: NamedGroup
 ) -> UsagePage:
     """Read the page of one group. Raises UsageUnavailableError while the counters cannot be read."""
-    limits = await GroupLimits.of((await read_group(store, workspace_id, group.id)).path)
+    in_tree = await read_group(store, workspace_id, group.id)
+    limits = await GroupLimits.of(in_tree.path)
     uses = await limits.read(counters, None, MAX_LIMITS)
     window = await reports.recent_days(workspace_id, group.external_entity_id, DAYS)
     prices = await reports.priced_slugs(window)
@@ -92,6 +95,7 @@ async def read_usage_page(
         [(date, by_day.get(date, BelowTotals())) for date in dates],
         by_slug[:MAX_SLUGS],
         key_calls[:MAX_KEYS],
+        stated_months(in_tree.record, await reports.kept_from_ms(workspace_id), window.end_ms),
     )
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from commands.billing.months import month_window
 from commands.billing.reports import columns_of, csv_rows, read_report
-from commands.billing.statement import Statement, statement_csv, statement_html
+from policy.statements.months import month_window
+from policy.statements.statement import Statement, statement_csv, statement_html
 from tests.commands.fake_api import FakeApi
 
 PRICE = {"slug": "acme/a", "valid_from": "2026-11-01", "currency": "EUR", "input_per_million": "1.00"}

@@ -232,7 +232,7 @@ def test_spend_limits_that_control_would_refuse_are_refused_with_the_plan() -> N
         return (await plan_of(await applied(spend_tree([spend("9")], [spend("5")])), text, NOTHING, {}))[0].refusals
 
     assert asyncio.run(refusals(spend_tree([spend("9")], [spend("9.5")]))) == (
-        "group kid: spend per DAY 9.50 exceeds 9.00 of root",
+        "group kid: spend per DAY 9.50 exceeds 9.00 of root, a group above it; choose at most 9.00, or raise it there",
     )
     kid = {"external_entity_id": "kid", "parent": "root", "models": models([])}
     other = kid | {"spend_limits": [spend("1", "MONTH", "USD")]}

@@ -152,6 +152,26 @@ async def test_an_amount_is_never_above_an_ancestors(plane: ControlPlane) -> Non
     (await set_limits(plane, root, [limit("11")])).ok()
 
 
+async def test_a_refused_amount_names_the_group_and_what_would_pass(plane: ControlPlane) -> None:
+    root = await limited(plane, "root", [limit("10.5")])
+    leaf = await limited(plane, "leaf", [limit("9"), limit("5", "MONTH")], root["id"])
+    above = await plane.try_group("above", root["id"], spend_limits=[limit("10.51")])
+    (detail,) = above.refused(400, "CHILD_EXCEEDS_PARENT_LIMIT", "spend_limits")["details"]
+    assert detail["message"] == (
+        "spend per DAY: 10.51 EUR is above the 10.50 EUR of root, a group above this one. Choose at most 10.50"
+        " EUR, or raise it there first"
+    )
+    shared = {"name": None, "slug": None, "type": "SPEND", "currency": "EUR"}
+    of_root = {"group_id": root["id"], "external_entity_id": "root", "unit": "DAY", "threshold": "10.50"}
+    assert detail["conflict"] == {**shared, **of_root, "minimum": None, "maximum": "10.50"}
+    details = (await set_limits(plane, root, [limit("4", "MONTH"), limit("8")])).refused(400)["details"]
+    of_leaf = {"group_id": leaf["id"], "external_entity_id": "leaf"}
+    assert [one["conflict"] for one in details] == [
+        {**shared, **of_leaf, "unit": "DAY", "threshold": "9.00", "minimum": "9.00", "maximum": None},
+        {**shared, **of_leaf, "unit": "MONTH", "threshold": "5.00", "minimum": "5.00", "maximum": None},
+    ]
+
+
 async def test_amounts_of_many_descendants_are_checked(
     sqlite_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from control.edges.sql.store import current_revision
 from tests.control.plane import SLUG, ControlPlane, rate
 
 PATH = "/v1/gateway/groups"
@@ -330,3 +331,86 @@ async def test_a_slug_named_twice_in_models_is_refused(plane: ControlPlane) -> N
     body = {"metadata": {"external_entity_id": "twice"}, "models": [{"slug": SLUG}, {"slug": SLUG}]}
     refusal = (await plane.call("POST", "/v1/gateway/groups", body)).refused(400, "INVALID_REQUEST")
     assert refusal["details"] == [{"field": "models.1.slug", "message": f"{SLUG} is named twice in models"}]
+
+
+async def test_a_refused_limit_names_the_group_and_what_would_pass(plane: ControlPlane) -> None:
+    """Name the one of several that leaves least; what `maximum` and `minimum` say passes."""
+    root = await plane.group("root", models=[rate(100)], mode="CASCADING")
+    middle = await plane.group("middle", root["id"], models=[rate(60)])
+    await plane.group("small", middle["id"], models=[rate(20)])
+    large = await plane.group("large", middle["id"], models=[rate(40)])
+
+    above = await plane.try_group("above", middle["id"], models=[rate(1, slug="acme/else"), rate(101)])
+    (detail,) = above.refused(400, "CHILD_EXCEEDS_PARENT_LIMIT", "models.1.rate_limits.0.threshold")["details"]
+    conflict = {"slug": SLUG, "type": "REQUEST", "unit": "MINUTE", "currency": None, "name": None}
+    neighbour = {"group_id": middle["id"], "external_entity_id": "middle", "threshold": 60}
+    assert detail["conflict"] == conflict | neighbour | {"minimum": None, "maximum": 60}
+    assert detail["message"] == (
+        f"{SLUG} REQUEST per MINUTE: 101 is above the 60 of middle, a group above this one. Choose at most 60, or raise"
+        " it there first"
+    )
+    (await plane.try_group("above", middle["id"], models=[rate(60)])).ok()
+    (await plane.patch(f"{PATH}/{large['id']}", {"models": [rate(60)]})).ok()
+
+    below = await plane.patch(f"{PATH}/{middle['id']}", {"models": [rate(59)]})
+    (detail,) = below.refused(400)["details"]
+    neighbour = {"group_id": large["id"], "external_entity_id": "large", "threshold": 60}
+    assert detail["conflict"] == conflict | neighbour | {"minimum": 60, "maximum": None}
+    assert detail["message"] == (
+        f"{SLUG} REQUEST per MINUTE: 59 is below the 60 of large, a group below this one. Choose at least 60, or lower"
+        " it there first"
+    )
+    (await plane.patch(f"{PATH}/{middle['id']}", {"models": [rate(60)]})).ok()
+
+
+async def test_both_directions_and_every_limit_are_explained_at_once(plane: ControlPlane) -> None:
+    def limited(requests: int, in_day: int) -> Json:
+        day = {"type": "TOKEN", "unit": "DAY", "threshold": in_day}
+        return {**rate(requests), "usage_limits": [day]}
+
+    root = await plane.group("root", models=[limited(100, 1000)], mode="CASCADING")
+    middle = await plane.group("middle", root["id"], models=[limited(50, 500)])
+    await plane.group("leaf", middle["id"], models=[limited(10, 400)])
+    answer = await plane.patch(f"{PATH}/{middle['id']}", {"models": [limited(101, 399)]})
+    details = answer.refused(400)["details"]
+    assert [(one["field"], one["conflict"]["maximum"], one["conflict"]["minimum"]) for one in details] == [
+        ("models.0.rate_limits.0.threshold", 100, None),
+        ("models.0.usage_limits.0.threshold", None, 400),
+    ]
+
+
+async def test_another_workspaces_group_is_never_named(plane: ControlPlane) -> None:
+    """A parent of another workspace does not exist, whatever its limits are."""
+    root = await plane.group("theirs", models=[rate(1)], mode="CASCADING")
+    other = (await plane.another_workspace())["api_key"]
+    entry = rate(9, slug="other/chat")
+    hierarchy = {"parent_group_id": root["id"]}
+    body = {"metadata": {"external_entity_id": "mine"}, "models": [entry], "hierarchy": hierarchy}
+    refused = (await plane.call("POST", PATH, body, key=other)).refused(404)
+    assert "details" not in refused
+    assert "theirs" not in str(refused)
+
+
+async def test_a_dry_run_checks_as_a_write_does_and_saves_nothing(plane: ControlPlane) -> None:
+    root = await plane.group("root", models=[rate(100)], mode="CASCADING")
+    body = {"metadata": {"external_entity_id": "kid"}, "models": [rate(101)]}
+    body["hierarchy"] = {"parent_group_id": root["id"]}
+    async with plane.store.read() as conn:
+        revision = await current_revision(conn)
+    path = f"{PATH}/{root['id']}?dry_run=true"
+    refused = (await plane.post(f"{PATH}?dry_run=true", body)).refused(400, "CHILD_EXCEEDS_PARENT_LIMIT")
+    assert refused["details"][0]["conflict"]["maximum"] == 100
+    tried = (await plane.post(f"{PATH}?dry_run=true", {**body, "models": [rate(100)]})).ok()
+    assert limits(tried["effective_models"][0]) >= {("REQUEST", "MINUTE", 100, root["id"])}
+    root_body = {"metadata": {"external_entity_id": "root"}, "models": [rate(1)]}
+    (await plane.post(f"{PATH}?dry_run=true", root_body)).refused(409)
+    changed = (await plane.patch(path, {"models": [rate(7)]})).ok()
+    assert limits(changed["effective_models"][0]) == {("REQUEST", "MINUTE", 7, root["id"])}
+    (await plane.patch(path, {"models": [{"slug": "foreign/chat"}]})).refused(400)
+    (await plane.patch(f"{path}x", {"models": []})).refused(400, field="dry_run")
+    assert (await plane.get(PATH)).ok()["items"] == [root]
+    async with plane.store.read() as conn:
+        assert await current_revision(conn) == revision
+    actions = [event["action"] for event in (await plane.get("/v1/audit_events")).ok()["items"]]
+    assert actions.count("group.create") == 1
+    assert "group.update" not in actions

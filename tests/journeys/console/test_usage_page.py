@@ -1,13 +1,16 @@
 """A customer's usage page: by the group's key, and in another site's frame by a link."""
 
+import csv
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
-from playwright.async_api import BrowserContext, Page, expect
+from playwright.async_api import BrowserContext, Locator, Page, expect
 
 from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
+from tests.journeys.product import models
 from tests.ports import own_port
 from tests.waiting import eventually
 
@@ -133,3 +136,88 @@ async def test_a_customer_sees_costs_spend_limits_and_its_balance(page: Page, sc
     await expect(page.get_by_text("Cost today")).to_be_visible()
     await assert_accessible(page)
     await assert_fits(page)
+
+
+REFUSED = "Refused and failed calls"
+
+
+async def test_a_customer_finds_out_why_a_call_was_refused(page: Page, context: BrowserContext, scene: Scene) -> None:
+    await signed_in(page, scene.keys["night-shift"], "/console/usage")
+    refused = page.get_by_role("table", name=REFUSED).get_by_role("row").filter(has_text="RATE_LIMITED").first
+    await expect(refused).to_contain_text("429")
+    await expect(refused).to_contain_text("3 requests per minute")
+    await expect(refused).to_contain_text(SLUGS[0])
+    request_id = await refused.locator("code").last.text_content() or ""
+    await page.get_by_label("Request id").fill(request_id)
+    await page.get_by_role("button", name="Show", exact=True).click()
+    await expect(page.get_by_role("table", name=REFUSED).locator("tbody tr")).to_have_count(1)
+    await assert_accessible(page)
+    await assert_fits(page)
+    above = await searched(context, scene.keys["support"], request_id)
+    await expect(above.get_by_role("table", name=REFUSED)).to_contain_text("of a group below")
+    assert "night-shift" not in await above.evaluate("() => document.body.innerText")
+    stranger = await searched(context, scene.keys["partner"], request_id)
+    await expect(stranger.get_by_text("No call with this request id is listed")).to_be_visible()
+
+
+async def searched(context: BrowserContext, key: str, request_id: str) -> Page:
+    """The usage page of this key's group, which has looked for the request."""
+    page = await context.new_page()
+    await context.clear_cookies()
+    await signed_in(page, key, "/console/usage")
+    await expect(page.get_by_role("heading", name=REFUSED)).to_be_visible()
+    await page.get_by_label("Request id").fill(request_id)
+    await page.get_by_role("button", name="Show", exact=True).click()
+    return page
+
+
+async def saved(page: Page, button: Locator) -> tuple[str, str]:
+    """The name and the text of the file that a button saves."""
+    async with page.expect_download() as download:
+        await button.click()
+    file = await download.value
+    return file.suggested_filename, Path(await file.path()).read_text()
+
+
+async def test_a_customer_downloads_its_statement_and_figures(page: Page, scene: Scene) -> None:
+    await scene.stage.events_of("partner", 5)
+    await signed_in(page, scene.keys["partner"], "/console/usage")
+    await expect(page.get_by_role("region", name="Usage by slug in 31 days")).to_contain_text(SLUGS[2])
+    name, text = await saved(page, page.get_by_role("button", name="Download"))
+    month = await page.get_by_label("Month").input_value()
+    assert name == f"statement-{month}-draft.csv"
+    lines = list(csv.DictReader(text.splitlines()))
+    assert {line["entity"] for line in lines} == {"partner"}
+    assert [line["calls"] for line in lines if line["slug"] == SLUGS[2]] == ["5"]
+    await page.get_by_label("Format").select_option("html")
+    name, text = await saved(page, page.get_by_role("button", name="Download"))
+    assert name == f"statement-{month}-draft.html"
+    assert text.startswith("<!doctype html>")
+    assert f"Statement {month}: partner" in text
+    name, text = await saved(page, page.get_by_role("button", name="Slugs"))
+    (row,) = csv.DictReader(text.splitlines())
+    assert (row["slug"], row["calls"]) == (SLUGS[2], "5")
+    _, text = await saved(page, page.get_by_role("button", name="Days"))
+    assert sum(int(one["calls"]) for one in csv.DictReader(text.splitlines())) == 5
+    _, text = await saved(page, page.get_by_role("button", name="Keys"))
+    assert [one["calls"] for one in csv.DictReader(text.splitlines())] == ["5"]
+
+
+async def test_figures_agree_with_the_limits_once_they_are_final(page: Page, scene: Scene) -> None:
+    operator = scene.stage.operator
+    group = await operator.group("<b>agreeing</b>", models(SLUGS[0], ("REQUEST", "DAY", 40)))
+    key = await operator.key(group)
+
+    async def is_known() -> bool:
+        return await scene.call(key, SLUGS[0]) == 200
+
+    await scene.stage.until(is_known, "the proxy knows the key")
+    await scene.call(key, SLUGS[0])
+    await signed_in(page, key, "/console/usage")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Usage of <b>agreeing</b>")
+    limits = page.get_by_role("table", name="Limits")
+    await expect(limits).to_contain_text("2 of 40")  # at once
+    await expect(page.get_by_text("Limits count the calls since then, too")).to_be_visible()
+    today = page.locator(".figure").filter(has=page.get_by_text("Calls today", exact=True)).locator("dd")
+    await expect(today).to_have_text("2")  # once the calls are final
+    await expect(limits).to_contain_text("2 of 40")

@@ -185,3 +185,15 @@ async def test_another_tenant_sees_nothing(stage: Stage) -> None:
     for refused in await asyncio.gather(*(operator.run(*words, settings=theirs) for words in others)):
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1), refused
     assert stage.slug in await operator.did("endpoints", "list")
+
+
+async def test_doctor_judges_the_running_product_and_not_its_own_shell(stage: Stage) -> None:
+    shell = {"TOLLGATE_MAX_IN_FLIGHT": "not a number", "TOLLGATE_METRICS_TOKEN": "of-another-product"}
+    result = await Operator(stage).run("doctor", "--json", settings=shell)
+    settings = [one for one in json.loads(result.stdout)["findings"] if one["check"] == "settings"]
+    assert [one["level"] for one in settings] == ["warning", "warning", "ok"], settings
+    assert [one["text"].split()[0] for one in settings[:2]] == sorted(shell)
+    assert "for the running product" in settings[2]["text"]
+    assert "of-another-product" not in result.stdout
+    record = json.loads((stage.product.data / "settings.json").read_text())
+    assert record["plain"].keys() <= stage.product.environment.keys()

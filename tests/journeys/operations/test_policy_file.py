@@ -178,6 +178,22 @@ async def test_apply_refuses_drift_and_other_owners_and_prunes_what_is_its_own(a
     assert names == {"company", "customer-0"}
 
 
+async def test_plan_tells_who_changed_what_and_how_many_keys_go(acme: Tenant, tmp_path: Path) -> None:
+    file = acme.policy(tmp_path / "policy.yaml", customers=1)
+    await acme.did("apply", file)
+    await acme.did("groups", "set", "customer-0", "--limit", f"{acme.prefix}/chat:TOKEN/DAY=7")
+    await acme.did("keys", "create", "--group", "customer-0")
+    status, output = await acme.run("plan", file)
+    assert status == 1, output
+    key = acme.key.partition(".")[0]
+    assert f"! group customer-0, by {key[:15]}" in output
+    assert f"{acme.prefix}/chat TOKEN per DAY: 7 → 1000" in output
+    fewer = acme.policy(tmp_path / "fewer.yaml", customers=0)
+    status, output = await acme.run("plan", fewer, "--prune", "--overwrite-drift")
+    assert (status, "- group customer-0\n    with 1 key\n" in output) == (2, True)
+    assert "1 to delete, with 1 key;" in output
+
+
 async def test_file_of_another_tenant_changes_nothing(acme: Tenant, tmp_path: Path) -> None:
     await acme.did("apply", acme.policy(tmp_path / "policy.yaml", customers=1))
     before = await acme.got("endpoints", "list")

@@ -34,6 +34,13 @@ export async function readAll(path, query = {}, most = 1000, options = {}) {
   return { items: items.slice(0, most), hasMore: cursor !== null || items.length > most };
 }
 
+/** GET of a file: a blob. */
+export async function readFile(path, query = {}) {
+  const answer = await answered(withQuery(path, query), { credentials: "same-origin" });
+  if (!answer.ok) throw await problemOf(answer);
+  return answer.blob();
+}
+
 /** `path` with these parameters; text of users cannot leave its place. */
 export function withQuery(path, query) {
   const parameters = new URLSearchParams();

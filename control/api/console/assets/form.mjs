@@ -58,12 +58,20 @@ export function form(verb, children, submit, { cancel = null, inline = false, pr
 
 function unmark(element) {
   for (const one of element.querySelectorAll("[aria-invalid]")) one.removeAttribute("aria-invalid");
+  for (const one of element.querySelectorAll(".fault")) one.remove();
 }
 
+/** Mark what the API names, or a part of it, and say beside it what is wrong. The first one gets the focus. */
 function mark(element, problem) {
-  const named = new Set(problem.details.map((one) => one.field));
-  const wrong = [...element.elements].filter((control) => control.name && named.has(control.name));
-  for (const control of wrong) control.setAttribute("aria-invalid", "true");
+  const isOf = (control, { field: path }) => path === control.name || path.startsWith(`${control.name}.`);
+  const wrong = [...element.elements].filter((control) => control.name && problem.details.some((one) => isOf(control, one)));
+  for (const control of wrong) {
+    control.setAttribute("aria-invalid", "true");
+    const messages = problem.details.filter((one) => isOf(control, one)).map((one) => one.message);
+    control.closest(".field")?.append(h("span.fault.hint.bad-text", {}, messages.join("; ")));
+  }
+  const hider = wrong[0]?.closest("details");
+  if (hider) hider.open = true;
   wrong[0]?.focus();
 }
 

@@ -10,6 +10,8 @@ export const PAGES = [
   { name: "requests", title: "Requests" },
   { name: "groups", title: "Groups" },
   { name: "endpoints", title: "Endpoints" },
+  { name: "prices", title: "Prices" },
+  { name: "secrets", title: "Secrets" },
   { name: "keys", title: "Keys" },
   { name: "events", title: "Events" },
   { name: "webhooks", title: "Webhooks" },

@@ -48,7 +48,7 @@ function cell(column, at, item) {
 
 /**
  * A list of the API, a page at a time, with a button for more. `draw(items)` makes the table of all items so far, `empty`
- * is said when there is none. Answers `{element, reload}`.
+ * is said when there is none: text, or what makes it of whether more may follow. Answers `{element, reload}`.
  */
 export function pagedList(path, query, draw, empty) {
   const list = h("div");
@@ -63,7 +63,7 @@ export function pagedList(path, query, draw, empty) {
       const page = await read(path, cursor ? { cursor } : { limit: 100, ...query() });
       items = items.concat(page.items);
       cursor = page.pagination.cursor;
-      redraw(list, items.length ? draw(items) : nothing(empty));
+      redraw(list, items.length ? draw(items) : nothing(typeof empty === "function" ? empty(cursor !== null) : empty));
     } catch (error) {
       list.append(problemNotice(error));
     }

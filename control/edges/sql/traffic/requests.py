@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, TextClause, delete, select, text, tuple_, update
+from sqlalchemy import ColumnElement, Select, delete, select, text, tuple_, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -71,13 +71,36 @@ async def page_of_requests(
     further: Where = {}
     for condition in conditions[1:]:
         further |= condition
-    floor = await _floor(conn, indexed, where) if further else None
-    if floor is not None:
-        further |= {"(timestamp_ms, id) >= (:floor_ms, :floor_id)": {"floor_ms": floor[0], "floor_id": floor[1]}}
-    rows = await _rows(conn, indexed, where | further, limit + 1)
+    if further:
+        return await _sparse_page(conn, _newest_first(conn, indexed, where), further, limit)
+    rows = await _rows(conn, indexed, where, limit + 1)
+    return rows[:limit], _position(rows[limit - 1]) if len(rows) > limit else None
+
+
+async def _sparse_page(
+    conn: Connection, newest_first: tuple[str, dict[str, Any]], further: Where, limit: int
+) -> tuple[list[ListedRequest], RequestPosition | None]:
+    """The page of those of the newest `MOST_SEEN` rows that meet further conditions, in one pass.
+
+    The last row that is looked at comes along, whether it meets them or not: there the list goes on.
+    """
+    statement, values = newest_first
+    values |= _values_of(further) | {"limit": MOST_SEEN, "most_seen": MOST_SEEN, "most_shown": limit + 1}
+    order = "timestamp_ms DESC, id DESC"
+    numbered = (
+        f"SELECT {_NAMES}, ROW_NUMBER() OVER (ORDER BY {order}) AS place,"  # noqa: S608 (ours)
+        f" CASE WHEN {' AND '.join(further)} THEN 1 ELSE 0 END AS meets FROM ({statement}) AS newest"
+    )
+    page = (
+        f"SELECT meets, place, {_NAMES} FROM ({numbered}) AS seen WHERE meets = 1 OR place = :most_seen"  # noqa: S608 (ours)
+        f" ORDER BY {order} LIMIT :most_shown"
+    )
+    all_of_them = (await conn.execute(text(page), values)).all()
+    rows = [ListedRequest._make(row[2:]) for row in all_of_them if row.meets]
     if len(rows) > limit:
         return rows[:limit], _position(rows[limit - 1])
-    return rows, floor
+    is_cut = bool(all_of_them) and all_of_them[-1].place == MOST_SEEN
+    return rows, (all_of_them[-1].timestamp_ms, all_of_them[-1].id) if is_cut else None
 
 
 async def _page_by_status(
@@ -106,35 +129,27 @@ _STATUSES = text(
 """The statuses of a class that the workspace has, each by one step in the index."""
 
 
-async def _floor(conn: Connection, indexed: str | None, where: Where) -> RequestPosition | None:
-    """The position of the last row that a page looks at; None if the list ends before."""
-    statement, values = _newest_first(conn, "timestamp_ms, id", indexed, where)
-    row = (await conn.execute(statement, values | {"limit": 1, "offset": MOST_SEEN - 1})).first()
-    return None if row is None else (row.timestamp_ms, row.id)
-
-
 async def _rows(conn: Connection, indexed: str | None, where: Where, limit: int) -> list[ListedRequest]:
-    statement, values = _newest_first(conn, _NAMES, indexed, where)
-    rows = await conn.execute(statement, values | {"limit": limit, "offset": 0})
+    statement, values = _newest_first(conn, indexed, where)
+    rows = await conn.execute(text(statement), values | {"limit": limit})
     return [ListedRequest._make(row) for row in rows]
 
 
-def _newest_first(
-    conn: Connection, columns: str, indexed: str | None, where: Where
-) -> tuple[TextClause, dict[str, Any]]:
-    """The statement, and its parameters but for limit and offset. `indexed`: the column whose index it reads.
+def _newest_first(conn: Connection, indexed: str | None, where: Where) -> tuple[str, dict[str, Any]]:
+    """The statement, and its parameters but for the limit. `indexed`: the column whose index it reads.
 
     SQLite is told: it would read all of the workspace, because it guesses that those rows are few.
     """
     hint = f" INDEXED BY ix_requests_{indexed}" if indexed is not None and conn.dialect.name == "sqlite" else ""
     statement = (
-        f"SELECT {columns} FROM requests{hint} WHERE {' AND '.join(where)}"  # noqa: S608 (ours)
-        " ORDER BY timestamp_ms DESC, id DESC LIMIT :limit OFFSET :offset"
+        f"SELECT {_NAMES} FROM requests{hint} WHERE {' AND '.join(where)}"  # noqa: S608 (ours)
+        " ORDER BY timestamp_ms DESC, id DESC LIMIT :limit"
     )
-    values: dict[str, Any] = {}
-    for parameters in where.values():
-        values |= parameters
-    return text(statement), values
+    return statement, _values_of(where)
+
+
+def _values_of(where: Where) -> dict[str, Any]:
+    return {name: value for parameters in where.values() for name, value in parameters.items()}
 
 
 def _within(selection: RequestFilter, before: RequestPosition | None) -> Where:

@@ -12,10 +12,13 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from random import randrange
 from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from policy.traffic import ListedRequest
 from proxy.accounting.request_samples import picks, shares
@@ -41,8 +44,8 @@ _Place = tuple[int, str]
 log = logging.getLogger(__name__)
 
 
-class RequestReports:
-    """Reports of calls. `add` may be called at any time; rows leave while `run` runs."""
+class RequestReports(Collector):
+    """Reports of calls. `add` may be called at any time; rows leave while `run` runs. Counts what is lost."""
 
     def __init__(self, reports: ControlReports, most: int, clock: Callable[[], float] = time.time) -> None:
         """`most`: rows per workspace and second."""
@@ -56,6 +59,8 @@ class RequestReports:
         self._ready: deque[ListedRequest] = deque()
         self._unanswered: list[ListedRequest] = []
         self._dropped = 0
+        self._total_dropped = 0
+        """The calls that were dropped, without those of `_dropped`, which are not in the log yet."""
         self._sending = asyncio.Lock()
 
     def add(self, message: dict[str, Any]) -> None:
@@ -121,6 +126,7 @@ class RequestReports:
                 "Control rejected rows of the list of requests as malformed (%s). Please report this bug.",
                 cause_of(error),
             )
+            self._total_dropped += sum(row.weight for row in self._unanswered)
         self._unanswered = []
 
     def _tell_dropped(self) -> None:
@@ -130,4 +136,9 @@ class RequestReports:
                 " them too slowly. Billing events and traffic figures have them. Check control and its database.",
                 self._dropped,
             )
+            self._total_dropped += self._dropped
             self._dropped = 0
+
+    def collect(self) -> Iterable[Metric]:
+        about = "Calls that the list of requests lacks, because control took their rows too late or not at all"
+        yield CounterMetricFamily("tollgate_unlisted_calls", about, value=self._total_dropped + self._dropped)

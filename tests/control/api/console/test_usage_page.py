@@ -314,7 +314,8 @@ async def test_link_is_audited_and_its_token_is_written_nowhere(
     group, _ = await customer(sqlite_plane)
     path = await link_of(sqlite_plane, group, frame_origins=["https://portal.example"])
     token = path.rpartition("/")[2]
-    for place in (path, f"{path}/data", f"{path}/nothing", f"{path}x"):
+    reads = (f"{path}/data", f"{path}/requests?request_id=r-1", f"{path}/statement?month=2026-11")
+    for place in (path, *reads, f"{path}/nothing", f"{path}x"):
         await Browser(sqlite_plane).get(place)
     newest = (await sqlite_plane.get("/v1/audit_events")).ok()["items"]
     (audit_entry,) = [entry for entry in newest if entry["action"] == "usage_link.create"]

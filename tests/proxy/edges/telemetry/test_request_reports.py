@@ -225,6 +225,12 @@ async def test_rows_leave_in_batches(machine: Machine, monkeypatch: pytest.Monke
     assert machine.control.sizes == [4, 4, 2]
 
 
+def unlisted(machine: Machine) -> float:
+    (family,) = machine.reports.collect()
+    assert family.name == "tollgate_unlisted_calls"
+    return float(family.samples[0].value)
+
+
 @pytest.mark.parametrize("is_read", [False, True])
 async def test_rows_beyond_the_bound_are_dropped_and_logged_while_control_is_away(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_read: bool
@@ -243,6 +249,7 @@ async def test_rows_beyond_the_bound_are_dropped_and_logged_while_control_is_awa
     assert len(rows) <= 20 + 20
     lacks = [record.args[0] for record in caplog.records if "lacks" in record.message]  # type: ignore[index]
     assert sum(lacks) + sum(row.weight for row in rows) == 600  # type: ignore[arg-type]
+    assert unlisted(machine) == sum(lacks)  # type: ignore[arg-type]
 
 
 async def test_rejected_rows_are_logged_and_not_sent_again(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
@@ -250,6 +257,7 @@ async def test_rejected_rows_are_logged_and_not_sent_again(machine: Machine, cap
     machine.workers[0].add([call()])
     await machine.pass_time()
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert unlisted(machine) == 1
     machine.control.rejects = False
     assert await machine.pass_time() == []
 

@@ -2,6 +2,7 @@
 
 import { openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
+import { csvLine } from "../files.mjs";
 import { count, time } from "../format.mjs";
 import { copyable, field, form, select } from "../form.mjs";
 import { remark } from "../notice.mjs";
@@ -9,10 +10,9 @@ import { EventReader } from "./events_reader.mjs";
 
 const MOST = 200_000;
 const FORMATS = {
-  csv: { type: "text/csv", head: "timestamp,idempotency_key,request_id,model_slug,external_entity_id,api_key_prefix,input_tokens,output_tokens,cached_input_tokens\n", line: csvLine },
+  csv: { type: "text/csv", head: "timestamp,idempotency_key,request_id,model_slug,external_entity_id,api_key_prefix,input_tokens,output_tokens,cached_input_tokens\n", line: eventLine },
   jsonl: { type: "application/jsonl", head: "", line: (event) => `${JSON.stringify(event)}\n` },
 };
-const FORMULA = /^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]/; // a spreadsheet would run text that begins so
 
 /** Ask for the format, then read all pages and offer the file. */
 export function exportEvents(filter) {
@@ -63,14 +63,9 @@ async function collected(filter, format, signal, progress) {
   return { blob, found, hasMore: !reader.isDone, window: reader.window };
 }
 
-function csvLine({ timestamp, idempotencyKey, requestId, modelSlug, externalEntityId, apiKeyPrefix, tokens }) {
+function eventLine({ timestamp, idempotencyKey, requestId, modelSlug, externalEntityId, apiKeyPrefix, tokens }) {
   const texts = [timestamp, idempotencyKey, requestId, modelSlug, externalEntityId, apiKeyPrefix];
-  return `${[...texts.map(csvCell), tokens.inputTokens, tokens.outputTokens, tokens.cachedInputTokens].join(",")}\n`;
-}
-
-function csvCell(text) {
-  const safe = FORMULA.test(text) ? `'${text}` : text;
-  return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  return csvLine([...texts, tokens.inputTokens, tokens.outputTokens, tokens.cachedInputTokens]);
 }
 
 const fileName = (window, format) => `events-${window.start_time.slice(0, 10)}-${window.end_time.slice(0, 10)}.${format}`;

@@ -1,6 +1,6 @@
 // The form of a group: name, slugs and limits. Before it saves, it says what will change for whom.
 
-import { read, readAll, route, send } from "../api.mjs";
+import { Problem, read, readAll, route, send, withQuery } from "../api.mjs";
 import { h, newId } from "../dom.mjs";
 import { field, form, select } from "../form.mjs";
 import { remark } from "../notice.mjs";
@@ -77,7 +77,10 @@ function editor(group, ancestors, slugs, step) {
     const [now, tree] = await Promise.all([group ? read(route`/v1/gateway/groups/${group.id}`) : null, group ? readTree() : null]);
     const above = await readAncestors(after);
     const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, alert_percents: [], spend_limits: [], models: [] };
-    const shown = drawReview({ before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) }, save, edit);
+    const write = (query) => (group ? send("PATCH", withQuery(route`/v1/gateway/groups/${group.id}`, query), patch(before, after)) : send("POST", withQuery("/v1/gateway/groups", query), creation(after, parent)));
+    const change = { before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) };
+    const refusal = group && isEmpty(patch(before, after)) ? null : await refusalOf(() => write({ dry_run: "true" }));
+    const shown = drawReview({ ...change, refusal }, async () => location.assign(addressOf(await write({}))), edit);
     step.replaceChildren(shown);
     step.focus();
   }
@@ -87,13 +90,21 @@ function editor(group, ancestors, slugs, step) {
     step.focus();
   }
 
-  async function save(before, after) {
-    const saved = group ? await send("PATCH", route`/v1/gateway/groups/${group.id}`, patch(before, after)) : await send("POST", "/v1/gateway/groups", creation(after, parent));
-    location.assign(addressOf(saved));
-  }
-
   return element;
 }
+
+/** Why the API refuses it, or null. */
+async function refusalOf(write) {
+  try {
+    await write();
+    return null;
+  } catch (error) {
+    if (error instanceof Problem) return error;
+    throw error;
+  }
+}
+
+const isEmpty = (body) => Object.keys(body).length === 0;
 
 /** Only what differs: what is not touched is not written. */
 function patch(before, after) {

@@ -2,15 +2,17 @@
 
 import { h } from "../dom.mjs";
 import { actionButton } from "../form.mjs";
-import { nothing } from "../notice.mjs";
+import { nothing, problemNotice } from "../notice.mjs";
 import { table } from "../table.mjs";
-import { changes, conflictText, conflicts } from "./groups_rules.mjs";
+import { changes } from "./groups_rules.mjs";
 import { spendChanges } from "./groups_spend.mjs";
 
-/** `change`: `{before, after, isNew, ancestors, descendants, isPartial}`. `save(before, after)` and `edit()`: the two ways out. */
+/**
+ * `change`: `{before, after, isNew, ancestors, descendants, isPartial, refusal}`; `refusal`: why the API will not save it, or null.
+ * `save()` and `edit()`: the two ways out.
+ */
 export function drawReview(change, save, edit) {
-  const { before, after, isNew, ancestors, descendants, isPartial } = change;
-  const refused = conflicts(before, after, ancestors, descendants);
+  const { before, after, isNew, ancestors, descendants, isPartial, refusal } = change;
   const rows = [...nameChange(change), ...percentsChange(change), ...spendChanges(before, after), ...changes(before, after, ancestors, descendants)];
   const columns = [
     { head: "What", cell: (row) => [row.slug && [h("code", {}, row.slug), " "], row.what] },
@@ -18,19 +20,12 @@ export function drawReview(change, save, edit) {
     { head: "After", cell: (row) => h("bdi", {}, row.becomes) },
     { head: "Effect", cell: (row) => row.words.map((words) => h("div.words", {}, words)) },
   ];
-  const canSave = refused.length === 0 && rows.length > 0;
+  const canSave = !refusal && rows.length > 0;
   return h(
     "section",
     { "aria-label": "Review" },
     h("h3", {}, isNew ? "Review the new group" : "Review the changes"),
-    refused.length > 0 &&
-      h(
-        "div.notice.bad",
-        { role: "alert" },
-        h("p", {}, "In a cascading tree no group may have a threshold above that of a group above it. Tollgate refuses this change:"),
-        h("ul", {}, refused.slice(0, 20).map((one) => h("li", {}, conflictText(one)))),
-        refused.length > 20 && h("p", {}, `And ${refused.length - 20} more.`),
-      ),
+    refusal && problemNotice(refusal),
     rows.length ? table("What changes", columns, rows) : nothing("Nothing changes."),
     isPartial && h("p.soft", {}, "The workspace has more groups than were looked through: groups below may be missing here. Tollgate checks all of them when it saves."),
     canSave && h("p.soft", {}, "Proxies apply it in about a second. What is counted already stays counted."),
@@ -38,7 +33,7 @@ export function drawReview(change, save, edit) {
       "div.actions",
       {},
       h("button", { type: "button", onclick: () => edit() }, "Back to the form"),
-      canSave && actionButton(isNew ? "Create the group" : "Save", () => save(before, after), { class: "primary" }),
+      canSave && actionButton(isNew ? "Create the group" : "Save", () => save(), { class: "primary" }),
     ),
   );
 }

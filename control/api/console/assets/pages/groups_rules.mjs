@@ -1,5 +1,5 @@
 // What a change of a group's models and limits means for it and for the groups below it, in words.
-// The rules are those of policy/limits/groups.py and policy/limits/effective.py; the API decides when it saves.
+// The rules are those of policy/limits/groups.py and policy/limits/effective.py; whether a change is allowed the API says.
 
 import { count } from "../format.mjs";
 import { isSameKind, KINDS, kindText } from "../limit_kinds.mjs";
@@ -17,43 +17,10 @@ export function ownLimit(group, { slug, type, unit }) {
 
 const mayCall = (group, slug) => group.models.some((one) => one.slug === slug);
 
-/** Every threshold of `models` with its slug. */
-function thresholds(models) {
-  return models.flatMap(({ slug, rate_limits, usage_limits }) => [...rate_limits, ...usage_limits].map((limit) => ({ slug, ...limit })));
-}
-
 /** In an INDEPENDENT tree: the limit of the nearest of `path`, a group and those above it: `{threshold, group}` or null. */
 export function nearest(path, kind) {
   const group = path.find((one) => ownLimit(one, kind) !== null);
   return group ? { threshold: ownLimit(group, kind), group } : null;
-}
-
-/**
- * Why the API will refuse the change: `{kind, threshold, group, other, isAbove}`, or none. `after`: the group as it will be.
- * `ancestors`: parent first.
- */
-export function conflicts(before, after, ancestors, descendants) {
-  if (after.hierarchy.limit_enforcement !== "CASCADING") return [];
-  const found = [];
-  for (const limit of thresholds(after.models)) {
-    const was = ownLimit(before, limit);
-    const others = [
-      ...ancestors.map((group) => ({ group, other: ownLimit(group, limit), isAbove: true })),
-      ...(was === null || limit.threshold < was ? descendants.map((group) => ({ group, other: ownLimit(group, limit), isAbove: false })) : []),
-    ];
-    for (const { group, other, isAbove } of others) {
-      const isBroken = other !== null && (isAbove ? limit.threshold > other : other > limit.threshold);
-      if (isBroken) found.push({ kind: limit, threshold: limit.threshold, group, other, isAbove });
-    }
-  }
-  return found;
-}
-
-export function conflictText({ kind, threshold, group, other, isAbove }) {
-  const what = `${kind.slug}, ${kindText(kind)}: ${count(threshold)} is`;
-  return isAbove
-    ? `${what} above the ${count(other)} of ${nameOf(group)}, which is above this group. Choose at most ${count(other)}, or raise it there first.`
-    : `${what} below the ${count(other)} of ${nameOf(group)}, which is below this group. Lower it there first, or choose at least ${count(other)}.`;
 }
 
 /** What changes: `{slug, what, was, becomes, words}`; `words` are sentences on who notices. */

@@ -10,6 +10,8 @@ import { keepFresh } from "../live.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { tile, tiles } from "../tiles.mjs";
+import { downloads, hasBelow } from "./usage_downloads.mjs";
+import { refusedCalls } from "./usage_requests.mjs";
 
 const REFRESH_S = 10;
 const BALANCE_HEADS = { credited: "Credited", spent: "Spent", reserved: "Calls in flight", available: "Available" };
@@ -21,9 +23,9 @@ const monthName = new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "U
 export async function draw(session) {
   if (session && session.kind !== "FEDERATED") return drawForOperators(session);
   const main = session ? drawPlainFrame("Usage", session) : drawEmbeddedFrame();
-  const path = session ? "/console/usage/data" : `${location.pathname}/data`;
+  const path = session ? "/console/usage" : location.pathname;
   try {
-    show(main, path, await read(path));
+    show(main, path, await read(`${path}/data`));
   } catch (error) {
     if (session || !(error instanceof Problem) || !GONE.has(error.status)) throw error;
     main.append(remark("warn", h("p", {}, "This link has expired, or it was withdrawn."), h("p", {}, "Open the page again where you found it, or ask for a new link.")));
@@ -33,16 +35,23 @@ export async function draw(session) {
 function show(main, path, first) {
   const heading = main.querySelector("h1");
   let loaded = first;
+  let latest = first;
   keepFresh(main, REFRESH_S, async () => {
-    const data = loaded ?? (await read(path));
+    latest = loaded ?? (await read(`${path}/data`));
     loaded = null;
-    return data;
+    return latest;
   }, (data) => {
     const name = data.group.name ?? data.group.external_entity_id;
     heading.textContent = `Usage of ${name}`;
     document.title = `Usage of ${name}`;
-    return [h("p.soft", {}, "As of ", time(data.as_of), ". Days are UTC days."), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(data.days), slugs(data.slugs), keys(data.keys)];
+    return [figuresAge(data), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(data.days), slugs(data.slugs), keys(data.keys)];
   });
+  main.append(refusedCalls(path), downloads(path, () => latest));
+}
+
+/** Why totals and limits differ for a moment: totals count what is billed for good, limits what has been used. */
+function figuresAge({ as_of: at }) {
+  return h("p.soft", {}, "Totals, days, slugs and keys count the calls that ended before ", time(at), ". Limits count the calls since then, too, so they may be ahead until those are final, too. Days and months are those of UTC.");
 }
 
 /** Nothing but a title: the page around it says the rest. Its colours are the system's, as that page's are. */
@@ -66,7 +75,6 @@ function drawForOperators(session) {
 }
 
 const tokensOf = (one) => one.uncached_input_tokens + one.cached_input_tokens + one.output_tokens;
-const hasBelow = (all) => all.some((one) => one.with_groups_below.calls !== one.calls);
 
 function figures({ days, totals: { day, month } }) {
   const ofMonth = `in ${monthName.format(new Date(`${days.at(-1).date}T00:00:00Z`))}`;

@@ -10,8 +10,8 @@ from html import escape
 from itertools import chain
 from typing import Any
 
-from commands.csv_text import csv_text
 from policy.prices import amount_text, rounded_text, sum_of
+from policy.statements.csv_text import csv_text
 
 _HEADERS = (
     *("slug", "price_valid_from", "currency", "calls", "uncached_input_tokens", "cached_input_tokens", "output_tokens"),
@@ -32,6 +32,15 @@ _FURTHER_HEADERS = (
     *chain.from_iterable(_PRICED_APART.items()),
 )
 """The columns of what few calls have."""
+_MONEY = frozenset(
+    (
+        *("price_valid_from", "currency", "input_per_million", "cached_input_per_million", "output_per_million"),
+        *("per_call", "amount", "service_tier", "multiplier", "long_context", "uncharged_calls"),
+        *_PRICED_APART.values(),
+    )
+)
+"""The columns that a statement without amounts does not have."""
+_OF_AMOUNTS = "Prices are per million tokens and per call. Amounts are exact; each total is rounded once, half to even."
 _STYLE = (
     "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse;width:100%}"
     "th,td{border-bottom:1px solid #ccc;padding:.3em .5em;text-align:right;overflow-wrap:anywhere}"
@@ -43,7 +52,8 @@ _STYLE = (
 class Statement:
     """An entity's month. `lines`: those of the usage report. `is_final`: no event of the month can be added.
 
-    `with_groups_below`: the lines have the calls of all groups below, too.
+    `with_groups_below`: the lines have the calls of all groups below, too. Without `shows_amounts` no column is about
+    money; the lines then have no prices.
     """
 
     entity: str
@@ -51,6 +61,18 @@ class Statement:
     lines: Sequence[Mapping[str, Any]]
     is_final: bool
     with_groups_below: bool = False
+    shows_amounts: bool = True
+
+    @property
+    def headers(self) -> Sequence[str]:
+        return self._columns(_HEADERS)
+
+    @property
+    def further_headers(self) -> Sequence[str]:
+        return self._columns(_FURTHER_HEADERS)
+
+    def _columns(self, names: Sequence[str]) -> Sequence[str]:
+        return [name for name in names if self.shows_amounts or name not in _MONEY]
 
     @property
     def totals(self) -> dict[str, Decimal]:
@@ -74,9 +96,11 @@ def statement_text(statement: Statement, form: str) -> str:
 
 def statement_csv(statement: Statement) -> str:
     """A row of headers, a row for each slug and price, and a row `TOTAL` for each currency."""
-    rows: list[Sequence[Any]] = [("entity", "month", "status", *_HEADERS, *_FURTHER_HEADERS)]
+    headers = statement.headers
+    further_headers = statement.further_headers
+    rows: list[Sequence[Any]] = [("entity", "month", "status", *headers, *further_headers)]
     first = (statement.entity, statement.month, statement.status)
-    rows += [(*first, *_cells(line), *_further_cells(line, _FURTHER_HEADERS)) for line in statement.lines]
+    rows += [(*first, *_cells(line, headers), *_further_cells(line, further_headers)) for line in statement.lines]
     for currency, total in statement.totals.items():
         blank = ("",) * (len(_HEADERS) - 4)
         further = ("",) * len(_FURTHER_HEADERS)
@@ -87,8 +111,9 @@ def statement_csv(statement: Statement) -> str:
 def statement_html(statement: Statement) -> str:
     """A printable page that loads nothing. Every text from outside is escaped."""
     title = f"Statement {escape(statement.month)}: {escape(statement.entity)}"
-    further = _headers_with_values(statement.lines)
-    rows = [_row("td", (*_cells(line), *_further_cells(line, further))) for line in statement.lines]
+    headers = statement.headers
+    further = _headers_with_values(statement)
+    rows = [_row("td", (*_cells(line, headers), *_further_cells(line, further))) for line in statement.lines]
     totals = [
         f"<p><strong>Total: {escape(currency)} {rounded_text(currency, total)}</strong>"
         f" <span class=note>(exactly {amount_text(total)})</span></p>"
@@ -100,7 +125,7 @@ def statement_html(statement: Statement) -> str:
             f'<!doctype html><html lang=en><head><meta charset="utf-8"><title>{title}</title>',
             f"<style>{_STYLE}</style></head><body><h1>{title}</h1>",
             "<table>",
-            _row("th", [header.replace("_", " ") for header in (*_HEADERS, *further)]),
+            _row("th", [header.replace("_", " ") for header in (*headers, *further)]),
             *rows,
             "</table>",
             *totals,
@@ -111,26 +136,28 @@ def statement_html(statement: Statement) -> str:
 
 
 def _notes(statement: Statement) -> list[str]:
-    notes = ["Prices are per million tokens and per call. Amounts are exact; each total is rounded once, half to even."]
+    notes = [_OF_AMOUNTS] if statement.shows_amounts else []
     if statement.with_groups_below:
         notes.append("Calls of all groups below are included.")
-    if statement.unpriced_calls:
+    if statement.unpriced_calls and statement.shows_amounts:
         notes.append(f"{statement.unpriced_calls} calls have no price and are in no amount.")
     if not statement.is_final:
         notes.append("DRAFT: the month is not over, so more calls will be added.")
     return notes
 
 
-def _cells(line: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the cells in the order of `_HEADERS`."""
+def _cells(line: Mapping[str, Any], headers: Sequence[str]) -> Sequence[Any]:
+    """Return the cells of these columns of `_HEADERS`."""
     cached = line["cached_input_tokens"]
     price = line["price"]
-    counts = (line["calls"], line["input_tokens"] - cached, cached, line["output_tokens"])
+    cells = {name: line.get(name, "") for name in ("slug", "calls", "cached_input_tokens", "output_tokens", "amount")}
+    cells["uncached_input_tokens"] = line["input_tokens"] - cached
     if price is None:
-        return (line["slug"], "", "", *counts, "", "", "", "", "unpriced")
+        cells["amount"] = "unpriced"
+    else:
+        cells |= {"price_valid_from": price["valid_from"], "currency": price["currency"]}
     unit_prices = _unit_prices(line)
-    amounts = [unit_prices[name] for name in _HEADERS[7:11]]
-    return (line["slug"], price["valid_from"], price["currency"], *counts, *amounts, line["amount"])
+    return [cells.get(name, unit_prices.get(name, "")) for name in headers]
 
 
 def _unit_prices(line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,9 +184,10 @@ def _further_cells(line: Mapping[str, Any], headers: Iterable[str]) -> Sequence[
     return [cells[name] for name in headers]
 
 
-def _headers_with_values(lines: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    rows = [_further_cells(line, _FURTHER_HEADERS) for line in lines]
-    return [name for place, name in enumerate(_FURTHER_HEADERS) if any(row[place] != "" for row in rows)]
+def _headers_with_values(statement: Statement) -> Sequence[str]:
+    headers = statement.further_headers
+    rows = [_further_cells(line, headers) for line in statement.lines]
+    return [name for place, name in enumerate(headers) if any(row[place] != "" for row in rows)]
 
 
 def _row(kind: str, cells: Sequence[Any]) -> str:

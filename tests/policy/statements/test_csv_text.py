@@ -6,7 +6,7 @@ import io
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.csv_text import csv_text
+from policy.statements.csv_text import csv_text
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"))
 

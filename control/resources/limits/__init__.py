@@ -1,0 +1,1 @@
+"""The limits of a tree's groups, compared with each other."""
