@@ -28,6 +28,7 @@ from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
 from control.api.console import pages as console_pages
+from control.api.find import all_keys, matches
 from control.api.platform import (
     deployment_actions,
     deployment_logs,
@@ -119,6 +120,7 @@ from control.retention import RetentionDays, delete_old_records
 from control.settings import Settings
 from control.throttle import Throttle
 from runtime.background import cancelled, running
+from runtime.http.console_looks import look_mark
 from runtime.http.known_callers import recognise_callers
 from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
@@ -177,6 +179,8 @@ OPERATIONS: tuple[Operation, ...] = (
     *traffic.OPERATIONS,
     *requests.OPERATIONS,
     *gateway_health.OPERATIONS,
+    *matches.OPERATIONS,
+    *all_keys.OPERATIONS,
     *webhooks.OPERATIONS,
     *projects.OPERATIONS,
     *jobs.OPERATIONS,
@@ -240,7 +244,7 @@ def build(settings: Settings) -> web.Application:
         counters=counters,
         spend=spend,
         balances=spend,
-        inference=InferenceClient(settings.proxy_url) if settings.proxy_url else None,
+        inference=_inference(settings),
     )
     _add_terminals(app)
     _add_routes(app)
@@ -427,6 +431,11 @@ def _spend_counting(make: Callable[[Callable[[str], None]], SpendCounting], metr
         await cancelled(task)
 
     return life
+
+
+def _inference(settings: Settings) -> InferenceClient | None:
+    mark = look_mark(settings.internal_token)
+    return InferenceClient(settings.proxy_url, mark) if settings.proxy_url else None
 
 
 async def _close_inference(app: web.Application) -> None:

@@ -401,5 +401,7 @@ class Parts:
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
+    look_mark: str = field(default="", repr=False)
+    """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None
     """Callback for a call that is refused because the process, or the machine, has run out of something."""

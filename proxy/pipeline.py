@@ -47,7 +47,7 @@ class Pipeline:
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
         self._authenticate = authenticate.Authenticate(parts.directory)
-        self._receive = Receive(ulids, slices, parts.max_body_bytes, parts.cors, parts.model_host_suffix)
+        self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))
         self._count_tokens = count_tokens.CountTokens(parts.dialects)

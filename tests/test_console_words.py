@@ -14,6 +14,7 @@ REPLACED = {
     r"[Rr]efuses first": "Binding",
     r"[Rr]oom again": "Resets in",
     r"Empty (in|from)\b": "Resets in, Resets at",
+    r"^Figures( of |$)": "Table",
     r"\bWho( uses|\?)": "Top users",
     r"[Hh]and out": "Share usage page",
     r"\b[Mm]int(s|ed|ing)?\b": "Create, Created",

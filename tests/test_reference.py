@@ -222,7 +222,7 @@ def test_tier_table_shows_the_default_values() -> None:
 def test_limits_of_asynchronous_requests_match_the_code() -> None:
     units = {Unit.SECOND: "any second", Unit.MINUTE: "any minute"}
     bounds = [bound for _calls, bound in rows("limits", "Asynchronous requests")]
-    assert bounds == [f"{limit.threshold} in {units[limit.unit]}" for limit in (SUBMISSIONS, LOOK_UPS)]
+    assert bounds == [f"{limit.threshold} in {units[limit.unit]}" for limit in (SUBMISSIONS, LOOK_UPS, LOOK_UPS)]
 
 
 def test_provider_table_matches_the_code() -> None:

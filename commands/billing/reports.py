@@ -25,12 +25,13 @@ GROUPINGS = tuple(_NAMES)
 
 
 async def read_report(client: Client, **query: Any) -> dict[str, Any]:
-    """The report on one page: `items`, `pagination` and its final `window`."""
+    """The report on one page: `items`, `pagination`, `totals` and its final `window`."""
     items: list[Any] = []
-    answer: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     async for answer in report_pages(client, _PAGE_ITEMS, **query):
         items += answer["items"]
-    return {**answer, "items": items}
+        whole |= answer  # only the first page has the totals
+    return {**whole, "items": items}
 
 
 async def report_pages(client: Client, limit: int, **query: Any) -> AsyncIterator[dict[str, Any]]:
@@ -49,6 +50,14 @@ def columns_of(group_by: str, items: Sequence[Mapping[str, Any]]) -> list[Column
     counts = [_column(name.removesuffix("_tokens").upper(), name) for name in sums]
     own = [Column("OWN CALLS", _own_calls), Column("OWN COST", _own_cost)] if _is_rolled_up(items) else []
     return [*names, *counts, Column("COST", _cost), _column("UNPRICED CALLS", "unpriced_calls"), *own]
+
+
+def table_rows(group_by: str, answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The items of a report, and a last one of their totals. A roll-up counts each call in them once."""
+    items = answer["items"]
+    if not items or "totals" not in answer:  # a control of before has none
+        return [*items]
+    return [*items, {**answer["totals"], _names(group_by, items)[0]: "TOTAL"}]
 
 
 def csv_rows(group_by: str, items: list[dict[str, Any]]) -> list[list[Any]]:
@@ -82,13 +91,12 @@ def _amount(totals: Mapping[str, Any], currency: str) -> str:
     return str((totals["cost"] or {}).get(currency, ""))
 
 
-def _own_calls(item: Mapping[str, Any]) -> int:
-    calls: int = item["own"]["calls"]
-    return calls
+def _own_calls(item: Mapping[str, Any]) -> int | None:
+    return item["own"]["calls"] if "own" in item else None
 
 
-def _own_cost(item: Mapping[str, Any]) -> str:
-    return _cost(item["own"])
+def _own_cost(item: Mapping[str, Any]) -> str | None:
+    return _cost(item["own"]) if "own" in item else None
 
 
 def _cost(item: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import click
 
 from commands.billing.all_statements import StatementFiles, write_all
 from commands.billing.months import StatementRequest
-from commands.billing.reports import GROUPINGS, ORDERS, columns_of, csv_rows, read_report
+from commands.billing.reports import GROUPINGS, ORDERS, columns_of, csv_rows, read_report, table_rows
 from commands.connection import Client, Connection, over_api
 from commands.editing import names
 from commands.editing.group_option import group_option
@@ -62,7 +62,7 @@ _COLUMNS = (
 @click.option("--format", "form", type=click.Choice(["table", "csv"]), default="table", show_default=True)
 @over_api
 def report(connection: Connection, since: str, until: str | None, group_by: str, **flags: Any) -> None:
-    """Print sums of calls, tokens and exact costs over a window of at most 92 days."""
+    """Print sums of calls, tokens and exact costs over a window of at most 92 days, and their total."""
     query: dict[str, Any] = {"start": since, "end": until, "group_by": group_by}
     query |= {name: flags[name] for name in ("order_by", "order", "currency")}
     query["rollup"] = "true" if flags["with_groups_below"] else None
@@ -78,7 +78,7 @@ def report(connection: Connection, since: str, until: str | None, group_by: str,
     elif flags["form"] == "csv":
         click.echo(csv_text(csv_rows(group_by, answer["items"])), nl=False)
     else:
-        click.echo(table(columns_of(group_by, answer["items"]), answer["items"]))
+        click.echo(table(columns_of(group_by, answer["items"]), table_rows(group_by, answer)))
         window = answer["window"]
         click.echo(f"Final from {window['start_time']} to {window['end_time']}.", err=True)
 

@@ -15,6 +15,7 @@ from control.api.billing.group_spend import (
     shown_effective,
     spend_limits_of,
 )
+from control.api.billing.usage_totals import UsageTotalsV1, optional, shown_totals
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.limit_schemas import (
     ONE_PER_KIND,
@@ -46,6 +47,7 @@ from control.long_work import beside
 from control.records.policy import GroupFilter, GroupRecord
 from control.records.times import time_text
 from control.resources import groups
+from control.resources.billing.month_usage import GroupMonth, month_of_groups
 from control.resources.changes.shown import shown_group
 from control.resources.group_usage import LimitUse, read_usage
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
@@ -180,6 +182,12 @@ class EffectiveModelV1(ResponseV1):
     usage_limits: list[EffectiveLimitV1]
 
 
+class GroupMonthV1(UsageTotalsV1):
+    """The usage of a group with all groups below it. `own`: the part that is its own."""
+
+    own: UsageTotalsV1
+
+
 class GatewayGroupV1(OwnableResponseV1):
     """A group. `models`, `spend_limits`: its own. The effective ones: with the limits inherited from its ancestors."""
 
@@ -193,6 +201,9 @@ class GatewayGroupV1(OwnableResponseV1):
     effective_spend_limits: list[EffectiveSpendLimitV1]
     usage: list[GroupUsageEntryV1] | None = Field(
         None, exclude_if=lambda value: value is None, description="Present only in a list that was asked for it."
+    )
+    month: GroupMonthV1 | None = optional(
+        "The present UTC month. Only in a list that was asked for it; null if it takes too long to add up."
     )
     created_at: TimeText
     updated_at: TimeText
@@ -221,6 +232,7 @@ class GroupsQueryV1(PageQueryV1):
     top_group_id: Annotated[IdText | None, Field(description="Only the group with this id, and all below it.")] = None
     effective_models: _Switch = Field("true", description="`false`: `effective_models` is empty.")
     usage: _Switch = Field("false", description="`true`: items have `usage`, what is used of usage limits.")
+    month: _Switch = Field("false", description="`true`: items have `month`, their usage of the present UTC month.")
 
 
 class WriteGroupQueryV1(RequestV1):
@@ -289,6 +301,8 @@ class _Listed:
     shows_effective: bool
     usage: Sequence[LimitUse] | None
     ends: Mapping[Unit, str]
+    shows_month: bool
+    month: GroupMonth | None
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -306,20 +320,32 @@ async def _list(request: ApiRequest) -> Encoded:
             counters = request.dependencies.counters
             ends = await window_ends(counters)
             usages = await read_usage(counters, [one.path for one in page])
+        months: Mapping[str, GroupMonth] = {}
+        shows_month = at.filters.get("month") == "true"
+        if shows_month:
+            paths = [one.record.path for one in page]
+            months = await month_of_groups(request.dependencies.usage_reports, request.workspace_id, paths)
         shows_effective = at.filters.get("effective_models") != "false"
-        return [_Listed(one, shows_effective, usage, ends) for one, usage in zip(page, usages, strict=True)]
+        return [
+            _Listed(one, shows_effective, usage, ends, shows_month, months.get(one.record.path))
+            for one, usage in zip(page, usages, strict=True)
+        ]
 
-    filters = ("external_entity_id", "top_group_id", "effective_models", "usage")
+    filters = ("external_entity_id", "top_group_id", "effective_models", "usage", "month")
     listing = Listing("groups", fetch, lambda one: one.group.record.group.id, _encode_listed, filters, 4, _weight)
     return await list_page(request, listing)
 
 
 def _encode_listed(listed: _Listed) -> Pieces:
     path = listed.group.path if listed.shows_effective else ()
-    if listed.usage is None:
-        return _encode(listed.group, path, {})
-    usage = [(orjson.dumps(shown_usage(entry, listed.ends)),) for entry in listed.usage]
-    return _encode(listed.group, path, {"usage": Array(usage)})
+    more: dict[str, Any] = {}
+    if listed.usage is not None:
+        more["usage"] = Array([(orjson.dumps(shown_usage(entry, listed.ends)),) for entry in listed.usage])
+    if listed.month is not None:
+        more["month"] = {**shown_totals(listed.month.whole), "own": shown_totals(listed.month.own)}
+    elif listed.shows_month:
+        more["month"] = None
+    return _encode(listed.group, path, more)
 
 
 def _weight(listed: _Listed) -> int:
@@ -351,7 +377,7 @@ def encode_group(group: GroupInTree) -> Pieces:
     return _encode(group, group.path, {})
 
 
-def _encode(group: GroupInTree, path: Sequence[Group], more: Mapping[str, Array]) -> Pieces:
+def _encode(group: GroupInTree, path: Sequence[Group], more: Mapping[str, Any]) -> Pieces:
     """Encode a group. An empty path: no `effective_models`."""
     record = group.record
     bounds = bounds_of_each(path) if path else ()

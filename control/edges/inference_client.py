@@ -14,6 +14,7 @@ from yarl import URL
 
 from control.errors import AnswerBrokenError, ProxyUnavailableError
 from control.records.console import InferenceCall
+from runtime.http.console_looks import HEADER as LOOK_HEADER
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 1260.0
@@ -40,10 +41,11 @@ class InferenceAnswer:
 
 
 class InferenceClient:
-    """`proxy_url`: without a slash at the end. `timeout_s`: for a whole call."""
+    """`proxy_url`: without a slash at the end. `look_mark`: marks looks. `timeout_s`: for a whole call."""
 
-    def __init__(self, proxy_url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, proxy_url: str, look_mark: str, timeout_s: float = TIMEOUT_S) -> None:
         self._proxy_url = proxy_url
+        self._look_mark = look_mark
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._session: aiohttp.ClientSession | None = None
 
@@ -54,7 +56,7 @@ class InferenceClient:
             answer = await self._open().request(
                 call.method,
                 URL(self._proxy_url + call.path, encoded=True),
-                headers=_headers(call),
+                headers=self._headers(call),
                 data=call.body,
                 allow_redirects=False,
             )
@@ -85,7 +87,7 @@ class InferenceClient:
             )
         return self._session
 
-
-def _headers(call: InferenceCall) -> dict[str, str]:
-    of_body = {} if call.body is None else {"content-type": "application/json"}
-    return {**call.headers, **of_body, "authorization": f"Bearer {call.api_key}"}
+    def _headers(self, call: InferenceCall) -> dict[str, str]:
+        of_body = {} if call.body is None else {"content-type": "application/json"}
+        of_look = {LOOK_HEADER: self._look_mark} if call.is_look else {}
+        return {**call.headers, **of_body, **of_look, "authorization": f"Bearer {call.api_key}"}

@@ -1,10 +1,12 @@
-"""The console's sessions, the groups that its visitors see, and its calls to the proxy. Values only; times are epoch
+"""The console's sessions, what its visitors see and find, and its calls to the proxy. Values only; times are epoch
 milliseconds."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from control.records.policy import PresentedKey
+from control.records.policy import KeyRecord, PresentedKey
+from policy.credentials import KeyKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,45 @@ class NamedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyFilter:
+    """The selection of a workspace's keys for a list; None is no filter.
+
+    `part`: of the name, or the beginning of the prefix. `external_entity_id`: of the group that has the key. `newest`:
+    names are looked through in so many.
+    """
+
+    part: str | None = None
+    kind: KeyKind | None = None
+    external_entity_id: str | None = None
+    newest: int | None = None
+
+    def admits(self, key: Any) -> bool:
+        """Return whether kind and group of a key's row are those that are selected."""
+        is_kind = self.kind is None or key.kind == self.kind
+        return is_kind and self.external_entity_id in (None, key.external_entity_id)
+
+    @property
+    def is_of_groups(self) -> bool:
+        return self.kind is KeyKind.FEDERATED
+
+
+@dataclass(frozen=True, slots=True)
+class NamedEndpoint:
+    """An endpoint without its target."""
+
+    id: str
+    slug: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A key and its group: None for a key of the workspace itself."""
+
+    record: KeyRecord
+    group: NamedGroup | None
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceCall:
     """A call that may be sent. `headers`: names in lower case; `body`: JSON, or None."""
 
@@ -45,3 +86,5 @@ class InferenceCall:
     headers: Mapping[str, str]
     body: bytes | None = field(repr=False)
     api_key: str = field(repr=False)
+    is_look: bool = False
+    """A page shows what it answers; it calls no model, and counts in no figure."""

@@ -23,5 +23,10 @@ def look_ups_plan(workspace_id: str) -> Plan:
     return _plan("async_request", workspace_id, LOOK_UPS)
 
 
+def console_looks_plan(workspace_id: str) -> Plan:
+    """The plan that counts look-ups by pages of the console, as many again, so that looking refuses no customer."""
+    return _plan("console_looks", workspace_id, LOOK_UPS)
+
+
 def _plan(what: str, workspace_id: str, limit: Limit) -> Plan:
     return plan_of_limits(what, workspace_id, f"tg:{{{what}|{workspace_id}}}", (limit,))

@@ -43,6 +43,8 @@ class HeadFacts:
     host_model: str | None
     repeats: bool = False
     """`Incoming.repeats`."""
+    is_look: bool = False
+    """A page of the console shows what this call answers. No figure of calls counts it."""
     digests: tuple[str, ...] | None = None
     """Digests of the credentials. None: not computed yet."""
     forwarded: tuple[object, ...] | None = None
@@ -59,6 +61,7 @@ class HeadFacts:
             self.cors_lines,
             self.host_model,
             repeats,
+            self.is_look,
             forwarded=self.forwarded,
             body=self.body,
         )

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 from policy.deployments import NOT_SERVING, PARKING
 from policy.hosts import HostRuleError
-from policy.limits.async_limits import look_ups_plan, submissions_plan
+from policy.limits.async_limits import console_looks_plan, look_ups_plan, submissions_plan
 from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS
 from policy.snapshot import WorkspaceRow
-from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
+from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitDecision, LimitHit, Taken
 from proxy.accounting.ulids import Ulids
 from proxy.answers import Answered
 from proxy.async_requests.answers import accepted_answer, cancellation_answer, figures_answer, state_answer
@@ -88,6 +88,7 @@ class AsyncRequests:
         self._slices = slices
         self._submissions = Plans(submissions_plan)
         self._look_ups = Plans(look_ups_plan)
+        self._console_looks = Plans(console_looks_plan)
 
     def check_set_up(self) -> None:
         """Refuse every call where nothing could ever run."""
@@ -122,7 +123,7 @@ class AsyncRequests:
     async def state(self, context: RequestContext, identified: Identified, path: ModelPath) -> Answered:
         """Answer with the state of a request."""
         workspace_id = identified.key.workspace_id
-        await self._take(context, self._look_ups[workspace_id])
+        await self._take_look_up(context, workspace_id)
         _check_id(path)
         state = await _answer(lambda: self._queueing.queue.state(workspace_id, path.request_id))
         if state is None or path.model_id not in (None, state.deployment.model_id):
@@ -134,7 +135,7 @@ class AsyncRequests:
         if path.model_id is not None:
             await self.state(context, identified, path)  # another model's request is not to be canceled by this path
         else:
-            await self._take(context, self._look_ups[identified.key.workspace_id])
+            await self._take_look_up(context, identified.key.workspace_id)
             _check_id(path)
         workspace_id = identified.key.workspace_id
         cancellation = await self._cancellation(workspace_id, path.request_id)
@@ -166,7 +167,7 @@ class AsyncRequests:
     async def figures(self, context: RequestContext, call: DirectCall) -> Answered:
         """Answer how many requests of a deployment wait and run."""
         deployment = _ref(call)
-        await self._take(context, self._look_ups[deployment.workspace_id])
+        await self._take_look_up(context, deployment.workspace_id)
         return figures_answer(deployment, await _answer(lambda: self._queueing.queue.figures(deployment)))
 
     @property
@@ -180,13 +181,18 @@ class AsyncRequests:
         except HostRuleError as error:
             raise MalformedRequestError(error.message) from None
 
+    async def _take_look_up(self, context: RequestContext, workspace_id: str) -> None:
+        """Take from the limit of look-ups. Pages of the console have one of their own, so they refuse no customer."""
+        plans = self._console_looks if context.facts.is_look else self._look_ups
+        await self._take(context, plans[workspace_id])
+
     async def _take(self, context: RequestContext, plan: Plan) -> Taken:
-        meters = self._meters
+        decided = _uncounted if context.facts.is_look else self._meters.limit_decision
         question = self._counters.ask(plan, NO_TOKENS)
         try:
             answer = await question
         except CountersUnavailableError:
-            meters.limit_decision(UNAVAILABLE)
+            decided(UNAVAILABLE)
             raise
         except CancelledError:
             self._counters.abandon(question)
@@ -194,9 +200,9 @@ class AsyncRequests:
         context.rate_limit_lines = rate_limit_lines(answer.requests, None)
         if isinstance(answer, LimitHit):
             limit = answer.bound.limit
-            meters.limit_decision(("refused", limit.type.value, limit.unit.value))
+            decided(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer, context.workspace_id)
-        meters.limit_decision(ADMITTED)
+        decided(ADMITTED)
         return answer
 
     async def _submit(self, request: NewRequest, parks: bool) -> None:
@@ -218,6 +224,10 @@ class AsyncRequests:
             if cancellation is None or cancellation.canceled:
                 doubt = f"{error.message}: the request may have been queued, as {request.id}, or not"
                 raise AsyncUnavailableError(doubt) from None
+
+
+def _uncounted(_decision: LimitDecision) -> None:
+    """Count nothing."""
 
 
 def _ref(call: DirectCall) -> DeploymentRef:

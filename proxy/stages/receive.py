@@ -21,13 +21,13 @@ from proxy.exchange import RequestContext
 from proxy.forms.boundary import is_form
 from proxy.forms.form_upload import FormUpload
 from proxy.http_rules import guarded_members
-from proxy.http_rules.cors import CorsRules
 from proxy.http_rules.headers import MAX_METADATA_BYTES
 from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_host
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
 from proxy.json_text.request_json import request_json_at_once, request_json_in_slices
+from proxy.parts import Parts
 from proxy.records.head_facts import BodyFacts, HeadFacts, Purpose
 from proxy.records.messages import ALIKE, MODELS_PATH, Incoming, Outgoing
 from proxy.refusals import (
@@ -38,6 +38,8 @@ from proxy.refusals import (
     WrongMethodError,
 )
 from proxy.time_slices import Slices
+from runtime.http.console_looks import HEADER as LOOK_HEADER
+from runtime.http.console_looks import is_look_mark
 
 _COUNTING = call_bound.COUNTING
 _INFER = Purpose.INFER
@@ -66,14 +68,13 @@ MAX_BODY_METADATA_BYTES = 65_536
 class Receive:
     """Reads requests."""
 
-    def __init__(
-        self, ulids: Ulids, slices: Slices, max_body_bytes: int, cors: CorsRules, model_host_suffix: str
-    ) -> None:
-        self._cors = cors
-        self._model_host_suffix = model_host_suffix
+    def __init__(self, parts: Parts, ulids: Ulids, slices: Slices) -> None:
+        self._cors = parts.cors
+        self._model_host_suffix = parts.model_host_suffix
+        self._look_mark = parts.look_mark
         self._slices = slices
         self._ulids = ulids
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = parts.max_body_bytes
 
     def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
         """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
@@ -96,7 +97,9 @@ class Receive:
             purpose = _purpose(path) if host_model is None else Purpose.INVOKE
         cors_lines = self._cors.lines(incoming) if self._cors.origins else ""
         request_id = valid_request_id(header) if header is not None else None
-        return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats)
+        look = incoming.header(LOOK_HEADER)
+        is_look = look is not None and is_look_mark(look, self._look_mark)
+        return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats, is_look)
 
     def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""

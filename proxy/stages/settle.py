@@ -132,7 +132,12 @@ class Settle:
         return bill_so_far(reported, context.delivered)
 
     def report(self, context: RequestContext) -> None:
-        """Log and count. A request with a group's key carries the group's label, whatever its outcome."""
+        """Log and count. A request with a group's key carries the group's label, whatever its outcome.
+
+        A look of the console is neither logged nor counted: control logs what its pages do.
+        """
+        if context.facts.is_look:
+            return
         incoming = context.incoming
         outgoing = context.outgoing
         shape = context.shape

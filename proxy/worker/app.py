@@ -41,6 +41,7 @@ from proxy.worker.memory import collect_garbage_less_often, keep_room, return_fr
 from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.background import running
 from runtime.exhaustion import Exhaustion
+from runtime.http.console_looks import look_mark
 from runtime.secret_keys import services_of
 
 if TYPE_CHECKING:
@@ -140,9 +141,7 @@ async def _parts(
 
     link.health = health
     stack.push_async_callback(counters.close)
-    egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
-    upstream = HttpUpstream(egress, on_burst_end=return_free_memory)
-    stack.push_async_callback(upstream.aclose)
+    upstream = _upstream(settings, stack)
     tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
     stack.push_async_callback(tokens.aclose)
     parts = Parts(
@@ -165,10 +164,18 @@ async def _parts(
         tiers=settings.tiers,
         cors=settings.cors,
         model_host_suffix=settings.model_host_suffix,
+        look_mark=look_mark(settings.internal_token),
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
         on_exhausted=exhaustion.note,
     )
     return parts, meters
+
+
+def _upstream(settings: Settings, stack: contextlib.AsyncExitStack) -> HttpUpstream:
+    egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
+    upstream = HttpUpstream(egress, on_burst_end=return_free_memory)
+    stack.push_async_callback(upstream.aclose)
+    return upstream
 
 
 def _access_log(stack: contextlib.AsyncExitStack) -> AccessLogWriter:

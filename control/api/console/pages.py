@@ -16,8 +16,8 @@ from control.api.console.tables import tables
 from control.api.protocol.dependencies import DEPENDENCIES
 
 PAGES = (
-    *("overview", "requests", "groups", "endpoints", "prices", "secrets", "keys", "events", "webhooks", "models"),
-    *("async", "training", "audit", "playground", "usage"),
+    *("overview", "requests", "spend", "groups", "endpoints", "prices", "secrets", "keys", "events", "webhooks"),
+    *("models", "async", "training", "audit", "playground", "usage"),
 )
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"

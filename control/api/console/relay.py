@@ -20,7 +20,7 @@ from control.api.protocol.errors import ProblemError
 from control.api.protocol.schemas import RequestV1
 from control.errors import AnswerBrokenError, NoProxyUrlError, ProxyUnavailableError
 from control.records.console import InferenceCall
-from control.resources.console.calls import check_call
+from control.resources.console.calls import check_call, is_look
 from control.resources.console.console_sessions import ConsoleSession
 from policy.credentials import MODEL_CALLERS, KeyKind
 from runtime.log_lines import cause_of
@@ -87,6 +87,7 @@ def _checked(body: CallRequestV1, session: ConsoleSession) -> InferenceCall:
         {name.lower(): value for name, value in body.headers.items()},
         json.dumps(body.body, ensure_ascii=False, separators=(",", ":")).encode() if has_body else None,
         session.api_key() if body.api_key is None else body.api_key,
+        is_look(body.method, body.path),
     )
     check_call(call)
     return call

@@ -110,6 +110,7 @@ groups = Table(
     Column("balance", Text, nullable=True),  # a JSON object (policy/spend/balances.py); null: no prepaid balance
     Index("uq_groups_workspace_id_external_entity_id", "workspace_id", "external_entity_id", unique=True),
     Index("ix_groups_workspace_id_id", "workspace_id", "id"),
+    Index("ix_groups_names", "workspace_id", "external_entity_id", "id", "name"),  # names are looked through in it
 )
 HAS_PERCENTS = groups.c.alert_percents != literal_column("'[]'")
 """A literal, not a parameter: otherwise the planner does not use the partial index."""
@@ -149,6 +150,7 @@ api_keys = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("last_used_at_ms", BigInteger, nullable=True),
     Index("ix_api_keys_group_id", "group_id", "created_at_ms", "prefix"),
+    Index("ix_api_keys_all", "workspace_id", "created_at_ms", "prefix", "name"),  # names are looked through in it
 )
 Index(
     "ix_api_keys_workspace_id",

@@ -24,14 +24,18 @@ _TOTALS_PER_ITEM = 10
 """The number of groups that are added up in the time of one item of long work."""
 Place = tuple[int, Name]
 """The place of a group among all: by a sum, then by name."""
+_NOTHING = Totals()
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedGroups:
-    """The first groups behind a place, each with its own, and the totals of all. `order`: with its currency."""
+    """The first groups behind a place, each with its own, and the totals of all. `order`: with its currency.
+
+    `totals` may be None behind the first page, which had them.
+    """
 
     groups: Sequence[tuple[Place, ReportGroup]]
-    totals: Totals
+    totals: Totals | None
     order: ReportOrder | None
 
 
@@ -49,16 +53,23 @@ async def ordered_groups(reader: ReportReader, after: Name | None, count: int, l
     """The first `count` groups behind a place. `lines`: with their calls by slug and price."""
     if reader.query.rolls_up:
         return await _rolled_up(reader, _Selection(after, count), lines)
-    totals = total_of(await reader.by_slug())
-    order = _with_currency(reader.query.order, totals)
+    order = reader.query.order
+    totals = None
+    if after is None and _needs_currency(order):  # later pages know it, and show no totals
+        totals = total_of(await reader.by_slug())
+        order = _with_currency(order, totals)
     selection = _Selection(after, count)
+    is_counting = after is None and totals is None
+    sums = _NOTHING
     async for groups in reader.groups((), count):
         await beside(_workspace(reader), len(groups), partial(selection.add, groups, order))
-    return OrderedGroups(selection.groups, totals, order)
+        if is_counting:
+            sums = await beside(_workspace(reader), len(groups) // _TOTALS_PER_ITEM, partial(total_of, groups, sums))
+    return OrderedGroups(selection.groups, sums if is_counting else totals, order)
 
 
-def total_of(groups: Sequence[ReportGroup]) -> Totals:
-    return reduce(Totals.plus, (group.totals for group in groups), Totals())
+def total_of(groups: Sequence[ReportGroup], others: Totals = _NOTHING) -> Totals:
+    return reduce(Totals.plus, (group.totals for group in groups), others)
 
 
 class _Selection:
@@ -80,7 +91,7 @@ class _Selection:
         self.groups = nsmallest(self._count, chain(self.groups, behind), key=itemgetter(0))
 
 
-class _RollUp:
+class RollUp:
     """Totals by path: those of each group by itself, and with all below it. `tops`: only of these groups, if any."""
 
     def __init__(self, tops: Collection[str] | None) -> None:
@@ -124,7 +135,7 @@ async def _rolled_up(reader: ReportReader, selection: _Selection, lines: bool) -
         groups = [replace(group, own=own_totals.get(group.name, Totals())) for group in whole.groups()]
         totals = total_of(groups)
     else:
-        roll_up = _RollUp(tops)
+        roll_up = RollUp(tops)
         async for read in _paths(reader, tops):
             await beside(_workspace(reader), len(read) // _TOTALS_PER_ITEM, partial(roll_up.add, read))
         async with reader.store.read() as conn:
@@ -174,11 +185,15 @@ def _paths(reader: ReportReader, tops: Sequence[str] | None) -> Groups:
 
 def _with_currency(order: ReportOrder | None, totals: Totals) -> ReportOrder | None:
     """The order with the currency of its costs: the only one that the window has, unless it names one."""
-    if order is None or order.by != COST or order.currency:
+    if order is None or not _needs_currency(order):
         return order
     if len(totals.units) > 1:
         raise InvalidFieldError("currency", f"required: the window has costs in {', '.join(sorted(totals.units))}")
     return replace(order, currency=next(iter(totals.units), ""))
+
+
+def _needs_currency(order: ReportOrder | None) -> bool:
+    return order is not None and order.by == COST and not order.currency
 
 
 def _id_of(path: str) -> str:

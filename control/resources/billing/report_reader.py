@@ -55,7 +55,7 @@ class ReportReader:
         """The same for the groups with these paths and those below them, deleted ones too."""
         async for days in self.days_from(tops):
             book = SumBook(self.prices)
-            await self._add(book, days, is_wanted=lambda path: path.startswith(tuple(tops)))
+            await self._add(book, days, is_wanted=_below(tops))
             yield await self._groups_in(book)
 
     async def books_from(self, tops: Sequence[str]) -> tuple[SumBook, SumBook]:
@@ -63,7 +63,7 @@ class ReportReader:
         whole = SumBook(self.prices)
         own = SumBook(self.prices)
         async for days in self.days_from(tops):
-            await self._add(whole, days, is_wanted=lambda path: path.startswith(tuple(tops)))
+            await self._add(whole, days, is_wanted=_below(tops))
             await self._add(own, days, is_wanted=tops.__contains__)
         return whole, own
 
@@ -73,6 +73,15 @@ class ReportReader:
             sources = await sources_of(conn, self.query.window)
             sums = [await source.of_listed(self.query.window.external_entity_ids, Apart.PATH) for source in sources]
         return {path for day in chain.from_iterable(sums) for part in day.slices() for path in part.parts}
+
+    async def keys_of(self, entities: Collection[str]) -> Sequence[ReportGroup]:
+        """The calls of these entities by key, named by entity and key."""
+        book = SumBook(self.prices)
+        async with self.store.read() as conn:
+            sources = await sources_of(conn, self.query.window, self.prices.bounds)
+            sums = [await source.of_listed(sorted(entities), Apart.KEY) for source in sources]
+        await self._add(book, chain.from_iterable(sums), Grouping.KEY)
+        return await self._groups_in(book)
 
     async def by_slug(self) -> Sequence[ReportGroup]:
         """All calls by slug: the least that has their costs."""
@@ -173,6 +182,21 @@ class ReportReader:
 
     async def _groups_in(self, book: SumBook) -> list[ReportGroup]:
         return await beside(self.query.window.workspace_id, book.size, lambda: [*book.groups()])
+
+
+def _below(tops: Collection[str]) -> Callable[[str], bool]:
+    """The condition that a path is one of `tops`, or below one: a step for each level, however many they are."""
+    paths = frozenset(tops)
+
+    def is_below(path: str) -> bool:
+        end = path.find("/")
+        while end >= 0:
+            if path[: end + 1] in paths:
+                return True
+            end = path.find("/", end + 1)
+        return False
+
+    return is_below
 
 
 def _days_of(window: EventWindow, count: int = 1) -> Iterator[EventWindow]:

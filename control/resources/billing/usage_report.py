@@ -28,6 +28,8 @@ from control.resources.billing.report_groups import Name, PricedSlugs, ReportGro
 from control.resources.billing.report_query import ReportQuery
 from control.resources.billing.report_reader import ReportReader
 from control.resources.billing_events import EventReader
+from policy.limits.kinds import Unit
+from policy.limits.windows import window_at
 from policy.prices import DAY_MS, Price
 
 MAX_DAYS = 92
@@ -97,6 +99,15 @@ class UsageReports:
         last = (until.end_ms - 1) // DAY_MS
         first_kept = -(-(await self.kept_from_ms(workspace_id)) // DAY_MS)
         return replace(until, start_ms=min(max(last - count + 1, first_kept), last) * DAY_MS)
+
+    async def month_so_far(self, workspace_id: str) -> EventWindow:
+        """The present UTC month, or what of it is kept, as far as it is final: empty in its first minutes."""
+        until = await self.events.fixed(EventWindow(workspace_id, 0, _FAR_MS))
+        async with self.store.read() as conn:
+            now_ms = await database_ms(conn)
+        first_kept = -(-(await self.kept_from_ms(workspace_id)) // DAY_MS) * DAY_MS
+        start_ms = max(window_at(Unit.MONTH, now_ms)[0], first_kept)
+        return replace(until, start_ms=start_ms, end_ms=max(start_ms, until.end_ms))
 
     async def kept_from_ms(self, workspace_id: str) -> int:
         """The start of the time whose days and hours can be reported whole."""

@@ -17,7 +17,16 @@ METHODS = ("GET", "POST", "DELETE")
 _MAX_PATH_CHARS = 1024
 _PATH = re.compile(r"/(?:v1|v2|models|async_request)(?:/[A-Za-z0-9][A-Za-z0-9._-]*)+")
 _FIELD_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
+_LOOKS = re.compile(
+    r"/v1/models|(?:/models/[^/]+)?/async_request/[^/]+"
+    r"|/models/[^/]+/(?:production|development|environments/[^/]+|deployment/[^/]+)/async_queue_status"
+)
 _API_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+def is_look(method: str, path: str) -> bool:
+    """Return whether a call of a page only shows something: a list of slugs, a queue, an asynchronous request."""
+    return method == "GET" and _LOOKS.fullmatch(path) is not None
 
 
 def check_call(call: InferenceCall) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from commands.billing.reports import columns_of, csv_rows, read_report
+from commands.billing.reports import columns_of, csv_rows, read_report, table_rows
+from commands.output import table
 from policy.statements.months import month_window
 from policy.statements.statement import Statement, statement_csv, statement_html
 from tests.commands.fake_api import FakeApi
@@ -102,12 +103,29 @@ async def test_all_pages_of_a_report_are_read() -> None:
     def answer(_body: Any, query: Any) -> Any:
         first = "cursor" not in query
         pagination = {"has_more": first, "cursor": "next" if first else None}
-        return {"items": [{"n": 1 if first else 2}], "pagination": pagination, "window": {}}
+        totals = {"totals": {"n": 3}} if first else {}
+        return {"items": [{"n": 1 if first else 2}], "pagination": pagination, "window": {}, **totals}
 
     api = FakeApi({"GET /v1/gateway/usage_report": answer})
     report = await read_report(api, start="s", group_by="day")
     assert [item["n"] for item in report["items"]] == [1, 2]
+    assert report["totals"] == {"n": 3}
     assert api.requests[1][3] == {"cursor": "next"}
+
+
+def test_a_table_ends_with_the_totals() -> None:
+    sums = {"calls": 2, "input_tokens": 3, "cached_input_tokens": 1, "output_tokens": 4, "unpriced_calls": 0}
+    own = {**sums, "calls": 1, "cost": None}
+    item = {"external_entity_id": "c", "group_id": "grp_1", **sums, "cost": {"EUR": "1.00"}, "own": own}
+    totals = {**sums, "calls": 3, "cost": {"EUR": "1.50", "USD": "2.00"}, "unpriced_calls": 1}
+    answer: dict[str, Any] = {"items": [item], "totals": totals}
+    lines = table(columns_of("entity", answer["items"]), table_rows("entity", answer)).splitlines()
+    cells = [[cell for cell in line.split("  ") if cell] for line in lines[1:]]
+    assert [[cell.strip() for cell in row] for row in cells] == [
+        ["c", "grp_1", "2", "3", "1", "4", "1.00 EUR", "0", "1", "-"],
+        ["TOTAL", "-", "3", "3", "1", "4", "1.50 EUR, 2.00 USD", "1", "-", "-"],
+    ]
+    assert table_rows("entity", {"items": [], "totals": totals}) == []
 
 
 def test_csv_counts_an_item_of_two_currencies_once() -> None:

@@ -135,6 +135,9 @@ async def _furnished(stage: Stage, receivers: list[Receiver], model: ModelServer
 async def _slugs(stage: Stage) -> None:
     for number, slug in enumerate(SLUGS):
         await stage.operator.endpoint(slug, await stage.operator.model(f"model-{number}", stage.upstream.url))
+    rates = {"input_per_million": "3", "cached_input_per_million": "0.3", "output_per_million": "15"}
+    price = {"slug": SLUGS[0], "valid_from": "2020-01-01", "currency": "EUR", **rates}
+    await stage.operator.call("PUT", "/v1/gateway/prices", price)
 
 
 async def _groups(operator: OperatorClient) -> dict[str, str]:

@@ -155,10 +155,10 @@ async def _left(stage: Stage) -> list[str]:
     """Return the names of what tests of targets left behind."""
     endpoints = await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000)
     groups = await stage.operator.call("GET", "/v1/gateway/groups", limit=1000)
-    names = [one["slug"] for one in endpoints["items"]] + [
-        one["metadata"]["external_entity_id"] for one in groups["items"]
-    ]
-    return [name for name in names if "console-test" in name]
+    names = [one["slug"] for one in endpoints["items"]]
+    for group in groups["items"]:
+        names += [model["slug"] for model in group["models"]]
+    return [name for name in names if "/console-test-" in name]
 
 
 async def _model(stage: Stage) -> str | None:

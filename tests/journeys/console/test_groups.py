@@ -43,7 +43,6 @@ async def test_cascading_conflict_is_explained_before_a_child_is_created(page: P
 async def test_limits_of_every_kind_are_set_in_the_form(page: Page, stage: Stage) -> None:
     group_id = await stage.operator.group(stage.name, models(stage.slug))
     await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
-    await page.get_by_text(stage.slug, exact=True).click()
     limits = [(kind_type, Unit.MINUTE, 100 + place) for place, kind_type in enumerate(LimitType)]
     usages = [(unit, kind_type) for unit in Unit if not unit.is_rolling for kind_type in USAGE_TYPES]
     limits += [(kind_type, unit, place) for place, (unit, kind_type) in enumerate(usages)]  # the first one is 0
@@ -152,7 +151,6 @@ async def test_review_says_who_inherits_a_changed_limit(page: Page, stage: Stage
     await signed_in(page, stage.operator.api_key, f"/console/groups?id={top}&edit=1")
 
     await page.get_by_label("Name (optional)").fill("A name")
-    await page.get_by_text(stage.slug, exact=True).click()
     await page.get_by_label("Requests", exact=True).fill("30")
     await page.get_by_role("button", name="Review changes").click()
     row = page.get_by_role("row", name="requests a minute")
@@ -202,8 +200,8 @@ async def test_tree_is_walked_and_a_branch_deleted(page: Page, stage: Stage) -> 
     await expect(page.get_by_role("link", name=f"{stage.name}-below")).to_be_visible()
     await assert_accessible(page)
     await assert_fits(page)
-    await page.get_by_label("External id").fill(f"{stage.name}{HOSTILE}")
-    await page.get_by_role("button", name="Open").click()
+    await page.get_by_role("combobox", name="Find anything").fill(f"{stage.name}{HOSTILE}")
+    await page.get_by_role("option", name=f"{stage.name}{HOSTILE}").click()
     await page.wait_for_url(f"**/console/groups?id={top}")
 
     await page.get_by_role("button", name="Delete").click()

@@ -1,12 +1,17 @@
 """Keys in the console: minted, shown once, used, revoked."""
 
+import time
+
 import openai
 import pytest
 from playwright.async_api import Page, expect
 
 from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in, until_dialog_is_gone
+from tests.journeys.console.scene import Scene
 from tests.journeys.product import models
+
+REPORT = "/v1/gateway/usage_report"
 
 
 async def test_key_of_a_group_is_shown_once_works_and_is_revoked(page: Page, stage: Stage) -> None:
@@ -48,6 +53,7 @@ async def test_workspace_key_is_minted_with_its_type_and_found_by_its_group(page
     group = await stage.operator.group(stage.name, models(stage.slug))
     await signed_in(page, stage.operator.api_key, "/console/keys")
 
+    await page.get_by_text("New key of the workspace").click()
     await page.get_by_label("Name (optional)").fill(stage.name)
     await page.get_by_label("Permission").select_option("WORKSPACE_EXPORT_METRICS")
     await page.get_by_role("button", name="Create a key").click()
@@ -57,9 +63,47 @@ async def test_workspace_key_is_minted_with_its_type_and_found_by_its_group(page
     await expect(page.get_by_role("row", name=stage.name)).to_contain_text("Read metrics")
     await assert_fits(page)
 
+    key = (await stage.operator.key(group)).split(".")[0]
     await page.get_by_label("External id of a group").fill(stage.name)
-    await page.get_by_role("button", name="Show its keys").click()
+    await page.get_by_role("button", name="Show", exact=True).click()
+    await page.wait_for_url(f"**/console/keys?external_entity_id={stage.name}")
+    rows = page.get_by_role("region", name="Keys").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(key)
+    await rows.get_by_role("link", name=stage.name).click()
     await page.wait_for_url(f"**/console/keys?group_id={group}")
+
+
+async def test_keys_of_all_groups_are_in_one_list_with_their_calls(page: Page, scene: Scene) -> None:
+    prefixes = {entity: key.split(".")[0] for entity, key in scene.keys.items()}
+    reported = await _calls_by_key(scene)
+    await signed_in(page, scene.api_key, "/console/keys?type=FEDERATED")
+    for entity, prefix in prefixes.items():
+        row = page.get_by_role("row", name=prefix)
+        await expect(row.get_by_role("link", name=entity, exact=True)).to_be_visible()
+        if prefix in reported:
+            assert int(await row.locator("[data-head='Calls this month']").inner_text()) >= reported[prefix]
+    await assert_accessible(page)
+    await assert_fits(page)
+    await page.get_by_label("Name or prefix").fill(prefixes["support"])
+    await page.get_by_role("button", name="Show", exact=True).click()
+    rows = page.get_by_role("region", name="Keys").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text("support")
+    await page.get_by_role("link", name="Clear the filter").click()
+    await expect(page.get_by_role("row", name="workspace_invoke")).to_contain_text("Call platform models")
+
+
+async def _calls_by_key(scene: Scene) -> dict[str, int]:
+    """The calls of this month by key, once those of the scene are final."""
+    start = time.strftime("%Y-%m-01T00:00:00Z", time.gmtime())
+
+    async def final() -> dict[str, int] | None:
+        items = (await scene.stage.operator.call("GET", REPORT, start=start, group_by="key", limit=1000))["items"]
+        calls = {item["api_key_prefix"]: item["calls"] for item in items}
+        return calls if scene.keys["partner"].split(".")[0] in calls else None
+
+    return dict(await scene.stage.until(final, "the calls are final"))
 
 
 @pytest.mark.parametrize(

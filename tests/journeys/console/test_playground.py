@@ -17,6 +17,7 @@ from tests.journeys.product import models
 from tests.upstream import Usage, chat
 
 _PLACEHOLDER = "https://gateway.example"
+_TESTS = "console-test"
 _HOSTILE = "\n".join(text for text in TEXTS if len(text) < 500)
 # What stands in for the SDK's client in a browser: it keeps what it was asked, and streams nothing.
 _RUN_TYPESCRIPT = """async (code) => {
@@ -36,8 +37,44 @@ async def _callable(stage: Stage) -> str:
     return await stage.operator.group(stage.name, models(stage.slug, ("REQUEST", "MINUTE", 60), ("TOKEN", "DAY", 9000)))
 
 
-async def _opened(page: Page, stage: Stage) -> None:
+async def _opened(page: Page, stage: Stage, source: str = "pasted") -> None:
+    """Open the playground, and choose the kind of key."""
     await signed_in(page, stage.operator.api_key, f"/console/playground?slug={stage.slug}")
+    await page.get_by_label("Key", exact=True).select_option(source)
+
+
+async def test_a_test_call_is_billed_to_no_customer(page: Page, stage: Stage) -> None:
+    """It is what the playground offers first; its key is gone when the page is."""
+    group_id = await _callable(stage)
+    await signed_in(page, stage.operator.api_key, f"/console/playground?slug={stage.slug}")
+    await expect(page.get_by_label("Key", exact=True)).to_have_value("test")
+    await expect(page.get_by_label("Key of a group")).to_be_hidden()
+    before = len(await stage.operator.events(_TESTS, stage.began, limit=1000))
+    await page.get_by_role("button", name="Call", exact=True).click()
+    await expect(_status(page)).to_have_text("200")
+    await page.get_by_role("button", name="Call", exact=True).click()
+    await expect(page.get_by_role("button", name="Call", exact=True)).to_be_enabled()
+    await assert_accessible(page)
+
+    async def billed() -> Any:
+        events = await stage.operator.events(_TESTS, stage.began, limit=1000)
+        return len(events) >= before + 2 and events
+
+    events = await stage.until(billed, "both calls are billed")
+    assert {event["modelSlug"] for event in events[before:]} == {stage.slug}
+    assert await stage.operator.events(stage.name, stage.began) == []
+    (tests,) = (await stage.operator.call("GET", "/v1/gateway/groups", external_entity_id=_TESTS))["items"]
+    assert stage.slug in [model["slug"] for model in tests["models"]]
+    keys = f"/v1/gateway/groups/{tests['id']}/api_keys"
+    prefix = events[-1]["apiKeyPrefix"]
+    assert prefix in [key["prefix"] for key in (await stage.operator.call("GET", keys))["items"]]
+    assert (await stage.operator.call("GET", f"/v1/gateway/groups/{group_id}/api_keys"))["items"] == []
+    await page.goto("/console/overview")
+
+    async def revoked() -> bool:
+        return prefix not in [key["prefix"] for key in (await stage.operator.call("GET", keys))["items"]]
+
+    await stage.until(revoked, "the key of the page is revoked")
 
 
 async def test_a_call_shows_its_stream_limits_and_billing_event(page: Page, stage: Stage) -> None:

@@ -14,8 +14,8 @@ async def test_a_job_shows_its_loss_its_log_and_the_files_of_its_checkpoints(pag
     project = job["training_project_id"]
     await signed_in(page, scene.api_key, f"/console/training?project={project}&job={job['id']}")
     await expect(page.get_by_role("figure")).to_contain_text("loss, last 0.18")
-    await page.get_by_text("Figures").click()
-    await expect(page.get_by_role("region", name="Figures of loss").locator("tbody tr")).to_have_count(8)
+    await page.get_by_role("figure").get_by_text("Table").click()
+    await expect(page.get_by_role("region", name="Table of loss").locator("tbody tr")).to_have_count(8)
     await expect(page.get_by_role("region", name="Log lines")).to_contain_text("reads 4096 examples")
     await assert_accessible(page)
     await assert_fits(page)

@@ -77,6 +77,9 @@ async def test_a_portal_frames_the_usage_of_one_group(context: BrowserContext, f
     assert await page.locator("header, nav, a").count() == 0
     await assert_accessible(page)
     await assert_fits(page, 320)
+    name, text = await saved(page, page.get_by_role("button", name="Download"))
+    assert name.startswith("statement-")
+    assert "partner" in text
     async with portal(port, created["url"]) as portal_url:
         framing = await context.new_page()
         await framing.goto(portal_url)

@@ -1,5 +1,8 @@
 // Calls the management API with the session's cookie. Every change that the console makes goes through `send`.
 
+const READ_MS = 25_000; // what shows figures says within 30 s that they are stale
+const SEND_MS = 60_000;
+
 /** An error that the API answered. `status` 0: it did not answer. `details`: errors of fields, `{field, message}`. */
 export class Problem extends Error {
   constructor(status, code, message, details = [], retryAfterS = null) {
@@ -11,7 +14,10 @@ export class Problem extends Error {
   }
 }
 
-/** GET; `query`: parameters, those that are null, undefined or empty are left out, arrays are repeated. */
+/**
+ * GET; `query`: parameters, those that are null, undefined or empty are left out, arrays are repeated. Like `send`, it fails
+ * with a `Problem` if the answer is not complete in time.
+ */
 export function read(path, query = {}, options = {}) {
   return call("GET", withQuery(path, query), undefined, options);
 }
@@ -59,7 +65,7 @@ export function route(parts, ...values) {
 }
 
 async function call(method, path, body, { signal } = {}) {
-  const init = { method, signal, credentials: "same-origin", headers: { Accept: "application/json" } };
+  const init = { method, signal: withDeadline(signal, method), credentials: "same-origin", headers: { Accept: "application/json" } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";
@@ -67,7 +73,18 @@ async function call(method, path, body, { signal } = {}) {
   const answer = await answered(path, init);
   if (answer.status === 401 && path !== "/console/session") location.reload(); // the session ended: ask for a key again
   if (!answer.ok) throw await problemOf(answer);
-  return answer.status === 204 ? null : answer.json();
+  if (answer.status === 204) return null;
+  try {
+    return await answer.json();
+  } catch (error) {
+    throw unanswered(error);
+  }
+}
+
+/** A signal that also ends what takes too long: control may hang, and a browser would wait for minutes. */
+export function withDeadline(signal, method = "GET") {
+  const deadline = AbortSignal.timeout(method === "GET" ? READ_MS : SEND_MS);
+  return signal ? AbortSignal.any([signal, deadline]) : deadline;
 }
 
 /** `fetch`, with a `Problem` when nothing answers. */
@@ -75,9 +92,14 @@ export async function answered(path, init) {
   try {
     return await fetch(path, init);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Problem(0, "UNREACHABLE", "Tollgate does not answer. Check your connection, and that control runs.");
+    throw unanswered(error);
   }
+}
+
+function unanswered(error) {
+  if (error.name === "AbortError") return error;
+  if (error.name === "TimeoutError") return new Problem(0, "TIMEOUT", "Tollgate does not answer in time. A change that was under way may still be made: look before you repeat it.");
+  return new Problem(0, "UNREACHABLE", "Tollgate does not answer. Check your connection, and that control runs.");
 }
 
 /** What an answer other than success says. */

@@ -1,119 +1,183 @@
-// Charts as SVG, each with a table of the same figures for those who cannot see it; and the bars of limits.
+// Charts of values over time or steps: round ticks, a grid, a tooltip at the pointer and by the arrow keys, and zoom.
 
-import { h, svg } from "./dom.mjs";
-import { clockTime, count, percent } from "./format.mjs";
+import { picture } from "./chart_marks.mjs";
+import { Reading } from "./chart_reading.mjs";
+import { cutOf, labelTicks, timeLabels, timeTicks, valueTicks, DAY_MS } from "./chart_scale.mjs";
+import { chartTable } from "./chart_table.mjs";
+import { h, redraw } from "./dom.mjs";
+import { select } from "./form.mjs";
+import { brief, count, percent } from "./format.mjs";
 
-const WIDTH = 600;
-const HEIGHT = 140;
-const DAY_MS = 86_400_000;
+const charts = new Map(); // by key: a chart that is drawn again keeps its zoom, its cut, and the value that is read
+const FEWEST_TO_ZOOM = 4;
 
 /**
- * A figure of values over time. `series`: `{name, tone, values}`; `tone` is "a" to "d" or "bad", a value may be null.
- * `times`: a Date per value. `kind`: "bars" are stacked, "lines" are not. `format`: a value as text.
+ * Values over time. `times`: a Date per value. `series`: `{name, tone, values}`; `tone` is "a" to "d" or "bad"; a value is a
+ * number, an amount as decimal text, or null for no data. Options: `kind`, "bars" are stacked, "lines" are not; `format`, a
+ * value as text; `tick`, the same at the axis; `choose`, what a series is ("Slug"), to show one of them at a time;
+ * `isFromZero`, whether the axis has to show 0; `key`, if the title changes. The same key is the same element, updated.
  */
-export function timeChart(title, times, series, { kind = "lines", format = count, key = title } = {}) {
-  const last = times.at(-1) ?? new Date();
-  const withDay = last - (times[0] ?? last) > DAY_MS;
-  const labels = times.map((at) => clockTime(at, withDay));
-  return chart(title, labels, series, { kind, format, key });
+export function timeChart(title, times, series, options = {}) {
+  const stamps = times.map(Number);
+  return updated(title, { labels: timeLabels(stamps), stamps, series, zone: "UTC" }, options);
 }
 
-/** The same over anything that has a label per value, such as the steps of a training job. */
-export function chart(title, labels, series, { kind = "lines", format = count, key = title } = {}) {
-  const range = rangeOf(series, kind, labels.length);
-  const drawn = kind === "bars" ? bars(series, labels.length, range) : series.map((one) => line(one, labels.length, range));
-  const marker = svg("line.marker", { y1: 0, y2: HEIGHT, hidden: true });
-  const picture = svg(
-    "svg",
-    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
-    svg("line.axis", { x1: 0, x2: WIDTH, y1: HEIGHT, y2: HEIGHT }),
-    drawn,
-    marker,
-  );
-  const pointed = h("p.pointed", { "aria-hidden": "true" });
-  const plot = h("div.plot", {}, h("span.top", { "aria-hidden": "true" }, format(range.high)), picture);
-  followPointer(plot, marker, pointed, labels, series, format);
-  return h(
-    "figure.chart",
-    {},
-    h("figcaption", {}, title, series.length > 1 && legend(series)),
-    plot,
-    h("div.ends", { "aria-hidden": "true" }, h("span", {}, labels[0] ?? ""), pointed, h("span", {}, labels.at(-1) ?? "")),
-    asTable(title, labels, series, format, key),
-  );
+/** The same over anything that has a label per value, such as the steps of a training job. `zone`: if they are times. */
+export function chart(title, labels, series, { zone = "", ...options } = {}) {
+  return updated(title, { labels, stamps: null, series, zone }, options);
 }
 
-function rangeOf(series, kind, length) {
-  const sums = Array.from({ length }, (_, at) => series.reduce((sum, one) => sum + (one.values[at] ?? 0), 0));
-  const values = kind === "bars" ? sums : series.flatMap((one) => one.values).filter((value) => value !== null);
-  const low = Math.min(0, ...values);
-  return { low, high: Math.max(...values, low + (values.length && Math.max(...values) > low ? 0 : 1)) };
+function updated(title, data, { key = title, ...options }) {
+  if (!charts.has(key)) charts.set(key, new Chart(key));
+  return charts.get(key).update(title, data, options);
 }
 
-const heightOf = (value, { low, high }) => HEIGHT - ((value - low) / (high - low)) * (HEIGHT - 4);
+class Chart {
+  bounds = null; // of the zoom: the first and the last time, or label, that are shown
+  isUncut = false; // whether the axis shows outliers in full
+  choice = null; // the name of the one series that is shown
 
-function line({ values, tone }, length, range) {
-  const step = WIDTH / Math.max(1, length - 1);
-  let path = "";
-  let isDrawing = false;
-  values.forEach((value, at) => {
-    if (value !== null) path += `${isDrawing ? "L" : "M"}${(at * step).toFixed(1)} ${heightOf(value, range).toFixed(1)}`;
-    if (value !== null && !isDrawing && (values[at + 1] ?? null) === null) path += "h2"; // a point alone is seen too
-    isDrawing = value !== null;
-  });
-  return svg(`path.line.tone-${tone}`, { d: path });
-}
-
-function bars(series, length, range) {
-  const step = WIDTH / Math.max(1, length);
-  const drawn = [];
-  for (let at = 0; at < length; at += 1) {
-    let base = 0;
-    for (const { values, tone } of series) {
-      const value = values[at] ?? 0;
-      if (value === 0) continue;
-      const y = heightOf(base + value, range);
-      const height = heightOf(base, range) - y;
-      drawn.push(svg(`rect.tone-${tone}`, { x: at * step + step * 0.1, y, width: step * 0.8, height }));
-      base += value;
-    }
+  constructor(key) {
+    this.caption = h("figcaption");
+    this.area = h("div.area", { "aria-hidden": "true" });
+    this.reading = new Reading(this, key, this.area);
+    this.notes = h("div.chart-notes");
+    this.status = h("span", { role: "status" });
+    const button = (text, keyOf, act) => h("button.plain", { type: "button", "data-key": `${keyOf} ${key}`, "aria-label": `${text}: ${key}`, onclick: act }, text);
+    this.closer = button("Zoom in", "closer", () => this.reading.zoomIn());
+    this.closer.title = "Or drag over the chart; with the keyboard, press + and −";
+    this.whole = button("Show all", "whole", () => this.zoom());
+    this.cutSwitch = h("button.plain", { type: "button", "data-key": `cut ${key}`, onclick: () => ((this.isUncut = !this.isUncut), this.draw()) });
+    this.table = chartTable(this, key);
+    this.figure = h("figure.chart", {}, this.caption, this.reading.plot, this.notes, h("div.chart-foot", {}, this.status, this.closer, this.whole), this.table.element);
   }
-  return drawn;
+
+  /** Draw new values. Answers the element, which stays the same. */
+  update(title, data, { kind = "lines", format = count, tick = format === count ? brief : format, choose = "", isFromZero = true }) {
+    const series = data.series.map((one) => ({ ...one, numbers: one.values.map((value) => (value === null ? null : Number(value))) }));
+    Object.assign(this, data, { title, isBars: kind === "bars", format, tick, choose, isFromZero, series });
+    if (!series.some(({ name }) => name === this.choice)) this.choice = series[0]?.name; // stays, whatever comes first later
+    this.draw();
+    return this.figure;
+  }
+
+  /** The series that are drawn. */
+  get visible() {
+    return this.choose ? this.series.filter(({ name }) => name === this.choice) : this.series;
+  }
+
+  /** Show the values from one index to another; without any, all. */
+  zoom(first = 0, last = this.labels.length - 1) {
+    const ids = this.stamps ?? this.labels;
+    const isAll = first <= 0 && last >= ids.length - 1;
+    this.bounds = isAll ? null : [ids[Math.max(0, first)], ids[Math.min(ids.length - 1, last)]];
+    this.draw();
+  }
+
+  /** What the value at an index says: its label, and a text for each series. */
+  told(index) {
+    const values = this.visible.map(({ name, tone, values: all }) => ({ name, tone, text: all[index] === null ? "no data" : this.format(all[index]) }));
+    const isSummed = this.isBars && this.visible.length > 1 && this.visible.every(({ values: all }) => typeof all[index] === "number");
+    if (isSummed) values.push({ name: "total", tone: null, text: this.format(this.view.highest(index)) });
+    return { label: this.labels[index], values };
+  }
+
+  draw() {
+    const [first, last] = this.#range();
+    this.view = viewOf(this, first, last);
+    const { over, ticks, indices } = this.view;
+    this.#drawCaption();
+    redraw(this.area, picture(this.view), this.#ticks(), over.map((index) => placed("span.over", "left", this.view.centre(index), "▲")));
+    redraw(this.notes, this.#notes(over, ticks.at(-1)));
+    const said = this.bounds ? `${this.labels[first]} to ${this.labels[last]}` : "";
+    if (this.status.textContent !== said) this.status.textContent = said;
+    this.whole.hidden = !this.bounds;
+    this.closer.hidden = this.labels.length < FEWEST_TO_ZOOM;
+    this.closer.disabled = indices.length < FEWEST_TO_ZOOM;
+    this.table.update();
+    this.reading.update();
+  }
+
+  #range() {
+    const ids = this.stamps ?? this.labels;
+    const [first, last] = (this.bounds ?? []).map((one) => ids.indexOf(one));
+    if (!(last > 0)) this.bounds = null; // it is not among the values any more
+    return this.bounds ? [Math.max(0, first), last] : [0, ids.length - 1];
+  }
+
+  #drawCaption() {
+    const names = this.series.map(({ name }) => name);
+    const drawn = JSON.stringify([this.title, names, this.choose]);
+    if (drawn === this.drawnCaption) return; // a choice that is open stays open
+    this.drawnCaption = drawn;
+    const choices = () => select("series", names.map((name) => [name, name]), this.choice, { "aria-label": `${this.choose} of ${this.title}`, onchange: (event) => ((this.choice = event.target.value), this.draw()) });
+    const legend = () => h("span.legend", {}, this.series.map(({ name, tone }) => h(`span.tone-${tone}`, {}, name)));
+    redraw(this.caption, h("span", {}, this.title), names.length > 1 && (this.choose ? choices() : legend()));
+  }
+
+  #ticks() {
+    const { ticks, heightOf, columns } = this.view;
+    return [
+      ticks.map((value) => placed("span.tick.row", "bottom", heightOf(value), this.tick(value))),
+      columns.map(({ share, label }) => placed("span.tick.column", "left", share, label)),
+      this.zone && h("span.tick.zone", {}, this.zone),
+      !this.view.hasData && h("span.without", {}, "No data in this time"),
+    ];
+  }
+
+  #notes(over, end) {
+    const highest = this.format(Math.max(...over.map(this.view.highest)));
+    const words = over.length === 1 ? `1 value is higher: ${highest} (${this.labels[over[0]]})` : `${over.length} values are higher, up to ${highest}`;
+    this.cutSwitch.textContent = this.isUncut ? "Cut the axis" : "Show in full";
+    return [
+      this.view.isCuttable && h("p", {}, this.isUncut ? "Few values are far above the others. " : [h("span.warn-text", { "aria-hidden": "true" }, "▲ "), `Axis cut at ${this.tick(end)}. ${words}. `], this.cutSwitch),
+      this.isBars && this.view.hasGaps && h("p", {}, "Grey: no data."),
+    ];
+  }
 }
 
-function legend(series) {
-  return h("span.legend", {}, series.map(({ name, tone }) => h(`span.tone-${tone}`, {}, name)));
+/** Where everything stands, for values from `first` to `last`. Places are shares of the area, from 0 to 1. */
+function viewOf({ visible, isBars, isUncut, isFromZero, format, labels, stamps }, first, last) {
+  const indices = Array.from({ length: last - first + 1 }, (_, at) => first + at);
+  const xs = stamps ?? labels.map((_, at) => at);
+  const step = Math.min(...indices.slice(1).map((at) => xs[at] - xs[at - 1]).filter((gap) => gap > 0));
+  const width = isBars ? (Number.isFinite(step) ? step : 1) : 0;
+  const [from, to] = [xs[first], xs[last] + width];
+  const share = (x) => (to > from ? (x - from) / (to - from) : 0.5);
+  const centre = (index) => share(xs[index] + width / 2);
+  const shift = width >= DAY_MS ? width / 2 : 0; // a day's name stands below its bar
+  const columns = stamps
+    ? timeTicks(from, to - shift).map(({ at, label }) => ({ share: share(at + shift), label }))
+    : labelTicks(indices).map((index) => ({ share: centre(index), label: labels[index] }));
+  return { series: visible, isBars, indices, centre, width: width / (to - from || 1), columns, ...heights({ visible, isBars, isUncut, isFromZero, format, indices }) };
 }
 
-function followPointer(plot, marker, pointed, labels, series, format) {
-  plot.addEventListener("pointermove", (event) => {
-    const box = plot.getBoundingClientRect();
-    const at = Math.round(((event.clientX - box.left) / box.width) * (labels.length - 1));
-    if (!(at in labels)) return;
-    const x = (at * WIDTH) / Math.max(1, labels.length - 1);
-    marker.setAttribute("x1", x);
-    marker.setAttribute("x2", x);
-    marker.removeAttribute("hidden");
-    const values = series.map(({ name, values: all }) => `${name} ${all[at] === null ? "–" : format(all[at])}`);
-    pointed.textContent = `${labels[at]}: ${values.join(", ")}`;
-  });
-  plot.addEventListener("pointerleave", () => {
-    marker.setAttribute("hidden", "");
-    pointed.textContent = "";
-  });
+function heights({ visible, isBars, isUncut, isFromZero, format, indices }) {
+  const known = (index) => visible.map(({ numbers }) => numbers[index]).filter((value) => value !== null);
+  const highest = (index) => (isBars ? known(index).reduce((sum, value) => sum + value, 0) : Math.max(...known(index)));
+  const withData = indices.filter((index) => known(index).length > 0);
+  const values = withData.map(highest);
+  const cut = cutOf(values);
+  const lowest = Math.min(...withData.flatMap(known));
+  const low = withData.length === 0 ? 0 : isFromZero ? Math.min(0, lowest) : lowest;
+  const high = cut !== null && !isUncut ? cut : Math.max(low, ...values);
+  const ticks = valueTicks(low, high > low ? high : low + 1, format === count);
+  const [bottom, top] = [ticks[0], ticks.at(-1)];
+  return {
+    ticks,
+    heightOf: (value) => (value - bottom) / (top - bottom),
+    highest,
+    over: withData.filter((index) => highest(index) > top),
+    isCuttable: cut !== null,
+    hasData: withData.length > 0,
+    hasGaps: withData.length < indices.length,
+  };
 }
 
-function asTable(title, labels, series, format, key) {
-  const details = h("details.figures", { "data-key": `figures ${key}` }, h("summary", {}, "Figures", h("span.hidden", {}, ` of ${title}`)));
-  details.addEventListener("toggle", () => {
-    if (!details.open || details.querySelector("table")) return;
-    const head = h("tr", {}, h("th", { scope: "col" }, "at"), series.map(({ name }) => h("th.number", { scope: "col" }, name)));
-    const rows = labels.map((label, at) =>
-      h("tr", {}, h("th", { scope: "row" }, label), series.map(({ values }) => h("td.number", {}, values[at] === null ? "–" : format(values[at])))),
-    );
-    details.append(h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Figures of ${title}` }, h("table", {}, h("caption.hidden", {}, `Figures of ${title}`), h("thead", {}, head), h("tbody", {}, rows))));
-  });
-  return details;
+function placed(tag, side, share, text) {
+  const element = h(tag, {}, text);
+  element.style[side] = `${(share * 100).toFixed(2)}%`;
+  return element;
 }
 
 /** How much of a limit is used, as a bar: `usageBar("REQUEST per MINUTE of acme/chat", 12, 60)`. `figures`: both as text. */

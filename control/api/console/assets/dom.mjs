@@ -27,8 +27,9 @@ export function newId() {
 }
 
 /**
- * Replace what `container` holds, for content that is drawn again and again. The focus stays on the element with the same
- * `data-key`, open `<details>` with a `data-key` stay open, and scrolled elements with one stay scrolled.
+ * Replace what `container` holds, for content that is drawn again and again. Elements that are there already are not moved.
+ * The focus stays on the element with the same `data-key`, open `<details>` with a `data-key` stay open, and scrolled
+ * elements with one stay scrolled.
  */
 export function redraw(container, ...children) {
   const focused = container.contains(document.activeElement) && document.activeElement.closest("[data-key]");
@@ -36,15 +37,23 @@ export function redraw(container, ...children) {
   for (const one of container.querySelectorAll("[data-key]")) {
     kept.set(one.dataset.key, { open: one.open, left: one.scrollLeft, top: one.scrollTop });
   }
-  container.replaceChildren(...flat(children));
+  replaceContent(container, flat(children));
   for (const one of container.querySelectorAll("[data-key]")) {
     const before = kept.get(one.dataset.key);
     if (!before) continue;
     if (one instanceof HTMLDetailsElement) one.open = before.open;
     one.scrollLeft = before.left;
     one.scrollTop = before.top;
-    if (focused && focused.dataset.key === one.dataset.key) one.focus({ preventScroll: true });
+    if (focused && focused.dataset.key === one.dataset.key && !one.matches(":focus")) one.focus({ preventScroll: true });
   }
+}
+
+function replaceContent(container, children) {
+  const staying = new Set(children);
+  for (const one of [...container.childNodes]) if (!staying.has(one)) one.remove();
+  children.forEach((child, at) => {
+    if (container.childNodes[at] !== child) container.insertBefore(child, container.childNodes[at] ?? null);
+  });
 }
 
 function fill(element, classes, attributes, children) {
@@ -74,5 +83,5 @@ function flat(children) {
   return children
     .flat(Infinity)
     .filter((child) => child !== null && child !== undefined && child !== false)
-    .map((child) => (child instanceof Node ? child : String(child)));
+    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }

@@ -1,13 +1,13 @@
-// Numbers, times and sizes as people read them. Times are shown in the viewer's zone, with UTC in the title.
+// Numbers, times and sizes as people read them. Times are shown in UTC, with the viewer's own in the title.
 
 import { h } from "./dom.mjs";
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const moment = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
-const thisYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const minute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const dayAndMinute = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
+const utc = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", timeZone: "UTC" });
+const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", timeZone: "UTC" });
+const thisYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: "UTC" });
 const STEPS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 
 /** 12,345 */
@@ -15,6 +15,12 @@ export const count = (value) => whole.format(value);
 
 /** 12.3K, for places without room. */
 export const brief = (value) => (Math.abs(value) < 10_000 ? whole.format(value) : short.format(value));
+
+/** EUR 12.40, from exact decimal text. What is less than a hundredth is not shown as nothing. */
+export function money(amount, currency) {
+  const shown = new Intl.NumberFormat("en", { style: "currency", currency, currencyDisplay: "code" });
+  return Number(amount) > 0 && Number(amount) < 0.01 ? `< ${shown.format(0.01)}` : shown.format(amount);
+}
 
 /** 3.4 % of a whole. */
 export function percent(part, all) {
@@ -59,16 +65,16 @@ export function ago(text) {
   const at = new Date(text);
   const seconds = (Date.now() - at) / 1000;
   const said = Math.abs(seconds) < 5 ? "just now" : seconds > 0 ? `${duration(seconds).split(/(?<=[a-z]) /)[0]} ago` : `in ${duration(-seconds)}`;
-  return h("time", { datetime: text, title: `${moment.format(at)} (${text})` }, said);
+  return h("time", { datetime: text, title: `${utc.format(at)} UTC, here ${local.format(at)}` }, said);
 }
 
-/** A `<time>`: "24 Nov, 18:10:02", with the year if it is another one; UTC in its title. A dash for null. */
+/** A `<time>`: "24 Nov, 18:10:02 UTC", with the year if it is another one. A dash for null. */
 export function time(text) {
   if (!text) return "–";
   const at = new Date(text);
-  const format = at.getFullYear() === new Date().getFullYear() ? thisYear : moment;
-  return h("time", { datetime: text, title: text }, format.format(at));
+  const format = at.getUTCFullYear() === new Date().getUTCFullYear() ? thisYear : utc;
+  return h("time", { datetime: text, title: `here ${local.format(at)}` }, `${format.format(at)} UTC`);
 }
 
-/** 18:10, or with the day. */
-export const clockTime = (at, withDay = false) => (withDay ? dayAndMinute : minute).format(at);
+/** 23:04:12 UTC */
+export const clockTime = (at) => `${clock.format(at)} UTC`;

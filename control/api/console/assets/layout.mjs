@@ -3,11 +3,13 @@
 import { answered, problemOf, send } from "./api.mjs";
 import { h, newId } from "./dom.mjs";
 import { actionButton, field, form } from "./form.mjs";
+import { searchField } from "./search.mjs";
 
 /** The pages, in the order of the navigation. `withoutScope`: a key without management scope can use it too. */
 export const PAGES = [
   { name: "overview", title: "Overview" },
   { name: "requests", title: "Requests" },
+  { name: "spend", title: "Spend" },
   { name: "groups", title: "Groups" },
   { name: "endpoints", title: "Endpoints" },
   { name: "prices", title: "Prices" },
@@ -44,7 +46,7 @@ export function drawFrame(page, session) {
   const main = h("main", { id: "main", tabindex: -1 }, h("h1", {}, page.title));
   document.body.replaceChildren(
     h("a.skip", { href: "#main" }, "Skip to the page"),
-    h("header", {}, brand(), menuButton(), h("div.who", {}, whoIs(session), themeChoice(), logoutButton())),
+    h("header", {}, brand(), menuButton(), session.may_manage && searchField(), h("div.who", {}, whoIs(session), themeChoice(), logoutButton())),
     h("div.columns", {}, navigation(page, session), main),
   );
   return main;

@@ -11,7 +11,7 @@ const MOST_SHOWN = 5000;
 const MOST_PAGES = 5; // of one look for new lines
 const LATE_MS = 10_000; // lines arrive some seconds after their time
 const TONES = { ERROR: "bad-text", WARNING: "warn-text" };
-const clock = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium" });
+const clock = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium", timeZone: "UTC" });
 
 /** A log that `POST path` answers. `preset`: what to search for first, such as `{request_id}`. */
 export function logView(path, preset = {}) {
@@ -161,7 +161,7 @@ function lineElement(line) {
   return h(
     "div",
     { title: line.request_id ? `request ${line.request_id}` : null },
-    h("span.soft", {}, `${clock.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")} `),
+    h("span.soft", {}, `${clock.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")} UTC `),
     h("span", { class: TONES[line.level] ?? null }, `${line.level} `),
     line.replica && h("span.soft", {}, `${line.replica} `),
     line.message,

@@ -1,6 +1,6 @@
 // Calls the inference API through `POST /console/call`: this machine's control passes the call on, and its answer back.
 
-import { Problem, answered, problemOf } from "./api.mjs";
+import { Problem, answered, problemOf, withDeadline } from "./api.mjs";
 
 const NEWLINE = 10;
 const HEAD_BYTES = 1 << 20;
@@ -54,7 +54,7 @@ export async function relayWhole(call, { signal } = {}) {
 
 /** The same with `call`'s JSON body; an error of the called API is a `Problem`, too. */
 export async function relayJson(method, path, { signal } = {}) {
-  const { status, headers, body } = await relayWhole({ method, path }, { signal });
+  const { status, headers, body } = await relayWhole({ method, path }, { signal: withDeadline(signal, method) });
   if (status >= 200 && status < 300 && body !== null) return body;
   const told = typeof body?.error === "string" ? body.error : `The proxy answered ${status}.`;
   throw new Problem(status, body?.error_code ?? "", told, [], Number(headerOf(headers, "retry-after")) || null);

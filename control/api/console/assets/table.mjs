@@ -8,6 +8,7 @@ import { nothing, problemNotice } from "./notice.mjs";
  * A table. `columns`: `{head, cell(item), number, value(item)}`; cells are elements or text, `number` aligns right. The
  * first column names the row. `caption` says what the table is; it is not drawn, only read aloud. `sort`: sorts by the
  * `value` of one column, and lets the user choose which: `{by, descending, changed()}`, kept by the caller; `by` is a head.
+ * A column that `canSort` without a `value` is sorted by the caller, who reads the items in its order.
  */
 export function table(caption, columns, items, { key = caption, rowClass = () => "", sort = null } = {}) {
   const head = h("tr", {}, columns.map((column) => headCell(column, sort)));
@@ -21,7 +22,7 @@ export function table(caption, columns, items, { key = caption, rowClass = () =>
 
 function headCell(column, sort) {
   const attributes = { scope: "col", class: column.number && "number" };
-  if (!sort || !column.value) return h("th", attributes, column.head);
+  if (!sort || !(column.value || column.canSort)) return h("th", attributes, column.head);
   const isChosen = sort.by === column.head;
   const way = isChosen && (sort.descending ? "descending" : "ascending");
   function choose() {
@@ -56,15 +57,19 @@ export function pagedList(path, query, draw, empty) {
   const element = h("div", {}, list, more);
   let items = [];
   let cursor = null;
+  let current = 0; // the load that counts; one that was overtaken adds nothing
 
   async function load() {
+    const mine = (current += 1);
     more.disabled = true;
     try {
       const page = await read(path, cursor ? { cursor } : { limit: 100, ...query() });
+      if (mine !== current) return;
       items = items.concat(page.items);
       cursor = page.pagination.cursor;
       redraw(list, items.length ? draw(items) : nothing(typeof empty === "function" ? empty(cursor !== null) : empty));
     } catch (error) {
+      if (mine !== current) return;
       list.append(problemNotice(error));
     }
     more.disabled = false;

@@ -5,7 +5,6 @@ import { field, select } from "./form.mjs";
 
 const MINUTES = { "15m": 15, "1h": 60, "6h": 360, "24h": 1440, "7d": 10_080, "30d": 43_200 };
 const SAID = { "15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days", "30d": "Last 30 days" };
-const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 /**
  * What the address names: `last`, or `start_time` and `end_time`; without either, `preset` ("" is no bound).
@@ -27,9 +26,9 @@ export function windowFields(shown, unbounded = null) {
   const options = [...(unbounded ? [["", unbounded]] : []), ...Object.entries(SAID), ["custom", "From … to …"]];
   const preset = select("last", options, isCustom ? "custom" : shown.last, { onchange: () => showTimes() });
   const [start, end] = ["start_time", "end_time"].map((name) => h("input", { type: "datetime-local", step: 1, name }));
-  start.value = isCustom ? local(shown.start_time) : "";
-  end.value = isCustom ? local(shown.end_time) : "";
-  const times = [field(`From (${ZONE})`, start), field("To, exclusive", end)];
+  start.value = isCustom ? typed(shown.start_time) : "";
+  end.value = isCustom ? typed(shown.end_time) : "";
+  const times = [field("From (UTC)", start), field("To (UTC), exclusive", end)];
 
   function showTimes() {
     for (const one of times) one.hidden = preset.value !== "custom";
@@ -44,10 +43,10 @@ export function windowFields(shown, unbounded = null) {
   return { fields: [field("Time", preset), ...times], chosen };
 }
 
-function local(text) {
+/** As a field of UTC takes it. */
+function typed(text) {
   if (!text || Number.isNaN(Date.parse(text))) return "";
-  const at = new Date(text);
-  return new Date(at - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 23).replace(".000", "");
+  return new Date(text).toISOString().slice(0, 23).replace(".000", "");
 }
 
-const utc = (value) => (value ? new Date(value).toISOString() : null);
+const utc = (value) => (value ? new Date(`${value}Z`).toISOString() : null);

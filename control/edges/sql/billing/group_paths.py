@@ -41,7 +41,10 @@ async def groups_named(conn: Connection, workspace_id: str, external_entity_id: 
 
 async def groups_from(conn: Connection, workspace_id: str, path: str) -> Sequence[KnownGroup]:
     """The group with this path and all below it."""
-    query = text(_KNOWN.format(where="path >= :path AND path < :beyond"))
+    # Without the workspace, to which the path's ids belong anyway: SQLite would read all groups of the workspace.
+    groups, between, deleted = _KNOWN.partition(" UNION ALL ")
+    statement = groups.replace("workspace_id = :workspace AND ", "") + between + deleted
+    query = text(statement.format(where="path >= :path AND path < :beyond"))
     rows = await conn.execute(query, {"workspace": workspace_id, "path": path, "beyond": f"{path[:-1]}0"})
     return [KnownGroup(*row) for row in rows]
 

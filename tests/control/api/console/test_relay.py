@@ -15,10 +15,11 @@ from aiohttp import ClientConnectionError, ClientPayloadError, ClientResponse, C
 
 from control.errors import TooManyCallsError
 from control.resources.console.call_places import MOST, MOST_PER_SESSION, CallPlaces
+from runtime.http.console_looks import HEADER, look_mark
 from runtime.log_schema import FIELDS
 from runtime.shares.places import NoPlaceError
 from tests.control.api.console.browser import Browser, logged_in
-from tests.control.plane import ControlPlane, running_plane
+from tests.control.plane import TOKEN, ControlPlane, running_plane
 from tests.ports import own_port
 from tests.upstream import Exchange, ScriptedUpstream, answer, answer_json, chunked, gated, head, held, raw, silent
 from tests.waiting import PATIENCE_S
@@ -110,6 +111,27 @@ async def test_page_may_name_another_key(relaying: ControlPlane, proxy: Scripted
     assert (first.method, first.header("authorization")) == ("DELETE", "Bearer tg_of-a-customer.secret")
     assert (second.method, second.header("authorization")) == ("GET", f"Bearer {relaying.key}")
     assert first.header("content-type") is None
+
+
+async def test_only_what_pages_show_is_marked_as_a_look(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:
+    browser = await logged_in(relaying)
+    looks = [
+        *("/v1/models", "/async_request/areq_1", "/models/mdl_1/async_request/areq_1"),
+        *("/models/mdl_1/production/async_queue_status", "/models/mdl_1/deployment/dep_1/async_queue_status"),
+        "/models/mdl_1/environments/blue/async_queue_status",
+    ]
+    calls = [
+        *(("POST", path) for path in looks),
+        *(("DELETE", path) for path in looks),
+        *(("GET", f"/models/mdl_1/production/sync{path}") for path in looks),
+        *(("GET", path) for path in ("/v1/models/acme", "/models/sync/async_queue_status", "/v1/chat/completions")),
+    ]
+    for method, path in [*(("GET", path) for path in looks), *calls]:
+        await call(browser, method=method, path=path)
+    marks = [received.header(HEADER) for received in proxy.received]
+    assert marks == [look_mark(TOKEN)] * len(looks) + [None] * len(calls)
+    answered = await browser.ask("POST", CALL, {**ASK, "headers": {HEADER: look_mark(TOKEN)}})
+    assert answered.status == 400, "no page sets the mark"
 
 
 async def test_key_that_may_only_invoke_may_call(relaying: ControlPlane, proxy: ScriptedUpstream) -> None:

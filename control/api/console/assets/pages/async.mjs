@@ -5,7 +5,7 @@ import { confirmed, openDialog } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
 import { actionButton, copyable, field } from "../form.mjs";
 import { count } from "../format.mjs";
-import { keepFresh } from "../live.mjs";
+import { LivePart, keepFresh, whenVisible } from "../live.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { relayJson } from "../relay.mjs";
 import { pagedList, table } from "../table.mjs";
@@ -63,21 +63,31 @@ function drawModels(main) {
     );
   }, "There are no platform models. Register one on the Models page.");
   main.append(h("h2", {}, "Queues in production"), list.element);
+  const part = new LivePart(list.element, new Date());
   const refresh = async () => {
-    if (!document.hidden) await atMost(AT_ONCE, [...loaded.values()], (cells) => cells.refresh());
-    setTimeout(refresh, REFRESH_S * 1000);
+    await part.follow(() => refreshAll([...loaded.values()]));
+    setTimeout(() => whenVisible(refresh), REFRESH_S * 1000);
   };
   list.reload().then(refresh);
 }
 
+/** Read every queue, and fail if one cannot be read: its figures are old. */
+async function refreshAll(queues) {
+  await atMost(AT_ONCE, queues, (cells) => cells.refresh());
+  const { trouble } = queues.find((cells) => cells.trouble) ?? {};
+  if (trouble) throw trouble;
+}
+
 /** Cells that keep themselves up to date; a model without production has none. */
 function queueCells(model) {
-  const cells = { queued: h("span", {}, "–"), running: h("span", {}, "–"), priorities: h("span.soft", {}, model.production_deployment_id ? "…" : "no production"), refresh };
+  const cells = { queued: h("span", {}, "–"), running: h("span", {}, "–"), priorities: h("span.soft", {}, model.production_deployment_id ? "…" : "no production"), trouble: null, refresh };
   async function refresh() {
     if (!model.production_deployment_id) return;
     try {
       show(cells, await relayJson("GET", queuePath(model.id, "production")));
+      cells.trouble = null;
     } catch (error) {
+      cells.trouble = error;
       redraw(cells.priorities, error.message);
     }
   }

@@ -8,6 +8,7 @@ import { milliseconds } from "../format.mjs";
 import { announce, remark } from "../notice.mjs";
 import { PROVIDERS, REGIONS } from "../tables.mjs";
 import { tryTarget } from "./endpoints_trial.mjs";
+import { TEST_ENTITY } from "./test_calls.mjs";
 
 /** Fields that are objects, and their members; each member has a control. */
 const MEMBERS = { vendor_c_config: ["project_id", "location"], vertex_config: ["project_id", "location"] };
@@ -80,7 +81,7 @@ export async function targetEditor(session, slug, target, verb, save) {
     "section.card",
     { "aria-label": "Test call" },
     h("h3", {}, "Test it first"),
-    h("p", {}, "Makes one real call, which the upstream may bill, through a temporary endpoint, group and key; then deletes them. The call leaves a billing event of an entity that begins with ", h("code", {}, "console-test-"), "."),
+    h("p", {}, "Makes one real call, which the upstream may bill, through a temporary endpoint and key; then deletes them. The call leaves a billing event of ", h("code", {}, TEST_ENTITY), ", the group of test calls, and counts as no customer's."),
     h("div.toolbar", {}, h("span", {}, "Ask for ", kind), actionButton("Test the target", test)),
     result,
   );

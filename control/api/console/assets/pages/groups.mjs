@@ -2,10 +2,10 @@
 
 import { read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
-import { field, form } from "../form.mjs";
 import { count } from "../format.mjs";
-import { announce, nothing, problemNotice, remark } from "../notice.mjs";
-import { Tree, addressOf, groupLink, inParts, ownerBadge } from "./groups_data.mjs";
+import { announce, nothing, problemNotice } from "../notice.mjs";
+import { MonthUsage, Tree, groupLink, inParts, ownerBadge } from "./groups_data.mjs";
+import { testBadge } from "./test_calls.mjs";
 
 const PAGE = 200;
 const OPEN_AT_FIRST = 60;
@@ -22,29 +22,17 @@ export async function draw(main, { session, query }) {
     return drawGroup(main, await read(route`/v1/gateway/groups/${id}`), session);
   }
   const list = h("div");
-  main.append(toolbar(), list);
-  await drawTree(list);
-}
-
-function toolbar() {
-  const entity = h("input", { name: "external_entity_id", type: "search", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" });
-  const said = h("div");
-  async function find() {
-    said.replaceChildren();
-    const { items } = await read("/v1/gateway/groups", { external_entity_id: entity.value.trim(), limit: 1 });
-    if (items.length) return location.assign(addressOf(items[0]));
-    said.replaceChildren(remark("bad", "No group has this external id. It must be typed in full."));
-  }
-  return h(
-    "div",
-    {},
-    h("div.toolbar", {}, form("Open", field("External id", entity), find, { inline: true }), h("a.button.primary", { href: "/console/groups?new=1" }, "New group")),
-    said,
+  main.append(
+    h("div.toolbar", {}, h("a.button.primary", { href: "/console/groups?new=1" }, "New group")),
+    h("p.soft", {}, "Beside each group: calls of this month (UTC), with all groups below it. To find one, type a part of its id or name into the search field above."),
+    list,
   );
+  await drawTree(list);
 }
 
 async function drawTree(container) {
   const tree = new Tree();
+  const month = new MonthUsage({ limit: PAGE, effective_models: "false" });
   const opened = new Set();
   const top = h("ul.tree", { "aria-label": "Groups" });
   const told = h("p.soft", { role: "status" });
@@ -56,7 +44,7 @@ async function drawTree(container) {
   let cursor = null;
 
   function show() {
-    top.replaceChildren(...branches(tree.roots, tree, opened));
+    top.replaceChildren(...branches(tree.roots, { tree, opened, month }));
     told.textContent = `${count(tree.byId.size)} ${tree.byId.size === 1 ? "group" : "groups"}${cursor ? ", and there are more" : ""}`;
     more.hidden = cursor === null;
     bar.hidden = tree.below.size === 0;
@@ -72,11 +60,12 @@ async function drawTree(container) {
     more.disabled = true;
     said.replaceChildren();
     try {
-      const page = await read("/v1/gateway/groups", cursor ? { cursor } : { limit: PAGE });
+      const page = await read("/v1/gateway/groups", cursor ? { cursor } : { limit: PAGE, effective_models: "false" });
       if (cursor === null && page.items.length <= OPEN_AT_FIRST) for (const group of page.items) opened.add(group.id);
       tree.add(page.items);
       cursor = page.pagination.cursor;
       show();
+      month.readPage().catch((error) => said.replaceChildren(problemNotice(error)));
     } catch (error) {
       said.replaceChildren(problemNotice(error));
     }
@@ -91,24 +80,26 @@ async function drawTree(container) {
   container.append(bar, top, said, told, more);
 }
 
-function branches(groups, tree, opened) {
-  return inParts(groups, (part) => part.map((group) => branch(group, tree, opened)), (button) => h("li", {}, button));
+/** `view`: the `tree`, the ids of the groups that are `opened`, and the usage of the `month`. */
+function branches(groups, view) {
+  return inParts(groups, (part) => part.map((group) => branch(group, view)), (button) => h("li", {}, button));
 }
 
 /** A group and, when it is open, those below it. */
-function branch(group, tree, opened) {
+function branch(group, view) {
+  const { tree, opened } = view;
   const children = tree.children(group.id);
   const list = h("ul");
   const name = group.metadata.external_entity_id;
   const toggle =
     children.length > 0 &&
     h("button.plain", { type: "button", "aria-label": `${count(children.length)} below ${name}`, "aria-expanded": "false", onclick: () => set(!opened.has(group.id)) }, "▸");
-  const item = h("li", {}, h("div.row", {}, toggle || h("span.leaf", { "aria-hidden": "true" }, "·"), ...describe(group, children)), toggle && list);
+  const item = h("li", {}, h("div.row", {}, toggle || h("span.leaf", { "aria-hidden": "true" }, "·"), ...describe(group, children, view.month)), toggle && list);
 
   function set(isOpen) {
     if (isOpen) opened.add(group.id);
     else opened.delete(group.id);
-    list.replaceChildren(...(isOpen ? branches(children, tree, opened) : []));
+    list.replaceChildren(...(isOpen ? branches(children, view) : []));
     list.hidden = !isOpen;
     toggle.setAttribute("aria-expanded", String(isOpen));
     toggle.textContent = isOpen ? "▾" : "▸";
@@ -118,7 +109,7 @@ function branch(group, tree, opened) {
   return item;
 }
 
-function describe(group, children) {
+function describe(group, children, month) {
   const { name } = group.metadata;
   const slugs = group.models.length;
   return [
@@ -127,5 +118,7 @@ function describe(group, children) {
     h("span.soft", {}, `${count(slugs)} ${slugs === 1 ? "slug" : "slugs"}${children.length ? `, ${count(children.length)} below` : ""}`),
     group.hierarchy.parent_group_id === null && children.length > 0 && h("span.badge", {}, group.hierarchy.limit_enforcement.toLowerCase()),
     ownerBadge(group),
+    testBadge(group.metadata.external_entity_id),
+    month.beside(group, children.length > 0),
   ];
 }

@@ -2,7 +2,7 @@
 
 import { read, readAll, route } from "../api.mjs";
 import { h } from "../dom.mjs";
-import { count } from "../format.mjs";
+import { brief, count, money } from "../format.mjs";
 
 const MOST = 5000;
 const PART = 100;
@@ -33,6 +33,58 @@ export class Tree {
   descendants(id) {
     return this.children(id).flatMap((group) => [group, ...this.descendants(group.id)]);
   }
+}
+
+/** The usage of this month beside groups, read a page after the tree has drawn it. `query`: that of the tree's pages. */
+export class MonthUsage {
+  #query;
+  #cursor = null;
+  #months = new Map();
+  #places = new Map(); // by group: where it is drawn
+  #reading = Promise.resolve();
+
+  constructor(query) {
+    this.#query = { ...query, month: "true" };
+  }
+
+  /** What stands beside a group: empty until it is known. */
+  beside(group, hasGroupsBelow) {
+    const place = h("span.month");
+    this.#places.set(group.id, [place, hasGroupsBelow]);
+    this.#draw(group.id);
+    return place;
+  }
+
+  /** Read the next page, behind those that are being read. */
+  readPage() {
+    this.#reading = this.#reading.then(() => this.#read());
+    return this.#reading;
+  }
+
+  async #read() {
+    const page = await read("/v1/gateway/groups", this.#cursor ? { cursor: this.#cursor } : this.#query);
+    this.#cursor = page.pagination.cursor;
+    for (const { id, month } of page.items) {
+      this.#months.set(id, month);
+      this.#draw(id);
+    }
+  }
+
+  #draw(id) {
+    const month = this.#months.get(id);
+    const [place, hasGroupsBelow] = this.#places.get(id) ?? [];
+    if (month === undefined || !place) return;
+    if (month === null) return place.replaceChildren("usage: too much to add up here");
+    const own = hasGroupsBelow && month.calls > 0 && `, of which its own ${sumsOf(month.own)}`;
+    place.replaceChildren(month.calls ? sumsOf(month) : "no calls", own || "");
+  }
+}
+
+/** "1,204 calls, 3.4M tokens, EUR 12.40" */
+function sumsOf({ calls, input_tokens: input, output_tokens: output, cost }) {
+  const tokens = input + output;
+  const words = [`${brief(calls)} ${calls === 1 ? "call" : "calls"}`, `${brief(tokens)} ${tokens === 1 ? "token" : "tokens"}`];
+  return [...words, ...Object.entries(cost ?? {}).map(([currency, amount]) => money(amount, currency))].join(", ");
 }
 
 /** The tree of the first 5000 groups; `hasMore` says whether there are others. */

@@ -44,6 +44,7 @@ export async function drawGroup(main, group, session) {
 function facts(group) {
   const { external_entity_id: entity } = group.metadata;
   const events = `/console/events?external_entity_id=${encodeURIComponent(entity)}`;
+  const spend = withQuery("/console/spend", { entity });
   return h(
     "dl.facts",
     {},
@@ -61,7 +62,7 @@ function facts(group) {
     h("dt", {}, "Created"),
     h("dd", {}, time(group.created_at), ", changed ", time(group.updated_at)),
     h("dt", {}, "Calls"),
-    h("dd", {}, h("a", { href: events }, "Last events")),
+    h("dd", {}, h("a", { href: events }, "Last events"), ", ", h("a", { href: spend }, "spend of this month")),
   );
 }
 

@@ -1,4 +1,5 @@
-// The part of a group's form that edits slugs and their limits: one line a slug, whose fields are made when it is opened.
+// The part of a group's form that edits slugs and their limits: one line a slug, whose fields are made when it is opened, as a few are
+// at first.
 
 import { h, newId } from "../dom.mjs";
 import { field, select } from "../form.mjs";
@@ -10,6 +11,7 @@ import { nameOf, nearest, ownLimit } from "./groups_rules.mjs";
 const DEFAULT_RATE_UNIT = "MINUTE";
 const MAX_THRESHOLD = Number.MAX_SAFE_INTEGER;
 const MOST_SHOWN = 200;
+const OPEN_AT_FIRST = 3;
 
 /**
  * `models`: as the API shows them; `slugs`: those to choose from; `path()`: `{enforcement, ancestors}`. Answers
@@ -41,10 +43,11 @@ export function modelsEditor(models, slugs, path) {
     entries.unshift(made);
     slug.value = "";
     show();
-    made.open();
+    made.open().focus();
   }
 
   show();
+  if (entries.length <= OPEN_AT_FIRST) for (const entry of entries) entry.open();
   const adder = h("div.toolbar", {}, field("Add a slug", slug), h("button", { type: "button", onclick: add }, "Add"), filterField);
   const options = h("datalist", { id: known }, slugs.map((one) => h("option", { value: one })));
   const element = h("div", {}, adder, options, said, list);
@@ -76,10 +79,11 @@ function newEntry(original, path) {
     row(remove) {
       return h("div.entry", {}, details, h("p.actions", {}, h("button.plain.danger", { type: "button", "aria-label": `Remove ${slug}`, onclick: remove }, "Remove")));
     },
+    /** Answers the first field. */
     open() {
       build();
       details.open = true;
-      body.querySelector("input").focus();
+      return body.querySelector("input");
     },
     value() {
       const value = fields ? fields.value() : original;

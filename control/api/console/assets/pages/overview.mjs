@@ -13,7 +13,7 @@ import { errorRate } from "./error_rate.mjs";
 import { healthCard } from "./overview_health.mjs";
 
 const PERIODS = { hour: "Last hour", day: "Last day", month: "Last month" };
-const TONES = ["a", "b", "c", "d"];
+const BUSIEST = 10; // slugs whose times are drawn; a series has 7 kB
 
 /** Draws the page. `?period=`; `?slug=` for one slug; `?end=` for a period that is over. */
 export async function draw(main, { session, query }) {
@@ -29,14 +29,15 @@ export async function draw(main, { session, query }) {
     const asked = { period, slug, end_time: end };
     const [all, busiest] = await Promise.all([
       read("/v1/gateway/traffic", { ...asked, series: false }),
-      read("/v1/gateway/traffic", { ...asked, limit: TONES.length }), // a series has 7 kB
+      read("/v1/gateway/traffic", { ...asked, limit: BUSIEST }),
     ]);
     return { ...all, busiest: busiest.items };
   };
-  const fresh = keepFresh(part, period === "hour" && !end ? 5 : 30, load, (traffic) => {
+  const cards = h("div.cards");
+  const fresh = keepFresh(part, period === "hour" && !end ? 5 : 15, load, (traffic) => {
     redraw(moves, steps(traffic, period, slug, end));
     if (traffic.items.length === 0) return slug || end ? noCalls(slug, period, end) : firstCall(session, period);
-    return [totals(traffic), charts(traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
+    return [totals(traffic), charts(cards, traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
   });
 }
 
@@ -113,8 +114,8 @@ function perMinute(rate) {
   return rate >= 60 ? `${(rate / 60).toFixed(1)} a second` : `${rate.toFixed(rate < 10 ? 1 : 0)} a minute`;
 }
 
-/** `busiest`: the busiest slugs, and the sum of all others. */
-function charts({ busiest: items }) {
+/** `busiest`: the busiest slugs, and the sum of all others. Medians of slugs cross each other: one slug is drawn at a time. */
+function charts(cards, { busiest: items }) {
   const times = items[0].series.map((step) => new Date(step.start_time));
   const sums = (value) => times.map((_, at) => items.reduce((sum, { series }) => sum + value(series[at]), 0));
   const calls = [
@@ -123,16 +124,14 @@ function charts({ busiest: items }) {
     { name: "failed", tone: "bad", values: sums((step) => step.errors) },
   ];
   const tokens = [{ name: "tokens", tone: "b", values: sums((step) => step.tokens) }];
-  const slugs = items.slice(0, TONES.length);
-  const waits = slugs.map(({ slug, series }, at) => ({ name: nameOf({ slug }), tone: TONES[at], values: series.map((step) => step.first_byte_p50_ms) }));
-  const title = items.length > slugs.length ? "Time to first byte (p50), busiest slugs" : "Time to first byte (p50)";
-  return h(
-    "div.cards",
-    {},
-    h("section.card", {}, timeChart("Calls", times, calls, { kind: "bars" })),
-    h("section.card", {}, timeChart("Tokens", times, tokens, { kind: "bars" })),
-    h("section.card", {}, timeChart(title, times, waits, { format: milliseconds, key: "first byte" })),
+  const waits = items.map(({ slug, series }) => ({ name: nameOf({ slug }), tone: "a", values: series.map((step) => step.first_byte_p50_ms) }));
+  redraw(
+    cards,
+    timeChart("Calls", times, calls, { kind: "bars" }),
+    timeChart("Tokens", times, tokens, { kind: "bars" }),
+    timeChart("Time to first byte (p50)", times, waits, { format: milliseconds, choose: "Slug" }),
   );
+  return cards;
 }
 
 function bySlug({ items }, period, sort) {

@@ -21,7 +21,8 @@ export async function draw(main, { session, query }) {
   const stop = h("button", { type: "button", hidden: true }, "Stop");
 
   async function submit() {
-    const call = { ...request.call(), ...key.chosen() };
+    const asked = request.call();
+    const call = { ...asked, ...(await key.chosen(asked.slug)) };
     const ended = new AbortController();
     stop.onclick = () => ended.abort();
     stop.hidden = false;
@@ -40,7 +41,7 @@ export async function draw(main, { session, query }) {
   const card = h("section.card", { "aria-label": "The call" }, form("Call", [request.element, key.element, h("p.actions", {}, stop)], submit));
   card.addEventListener("input", changed);
   main.append(
-    h("p.soft", {}, "A real call through the proxy: it counts against limits and is billed like any other."),
+    h("p.soft", {}, "A real call through the proxy: it counts against the limits of its key's group and is billed like any other."),
     h("div.halves", {}, card, answer),
     h("section", { "aria-label": "The same call as code" }, h("h2", {}, "The same call as code"), code),
   );

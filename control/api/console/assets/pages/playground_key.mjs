@@ -5,6 +5,7 @@ import { confirmed } from "../dialog.mjs";
 import { h, redraw } from "../dom.mjs";
 import { actionButton, field, select } from "../form.mjs";
 import { announce, remark } from "../notice.mjs";
+import { TEST_ENTITY, testKey } from "./test_calls.mjs";
 
 const NAME = "playground";
 
@@ -16,10 +17,14 @@ const NAME = "playground";
 export function keyChoice(session, slug) {
   const pasted = h("input", { type: "password", name: "key", autocomplete: "off", spellcheck: "false" });
   const pastedField = field("Key of a group", pasted, "Stays in this field. A group's key calls the slugs of its group.");
-  const source = select("source", [["pasted", "A group's key"], ["session", `This session's key, ${session.prefix}`]], "pasted");
+  const canTest = session.may_manage && session.onboarded;
+  const first = canTest ? "test" : "pasted"; // for slugs
+  const sources = [canTest && ["test", "A test key, of no customer"], ["pasted", "A group's key"], ["session", `This session's key, ${session.prefix}`]];
+  const source = select("source", sources.filter(Boolean), first);
   const hint = h("div");
   const minted = { key: null, prefix: null, group: null };
-  const helper = session.may_manage && session.onboarded && mintHelper(slug, minted, (key) => {
+  let test = null; // the test key of this page, and the slug that it may call
+  const helper = canTest && mintHelper(slug, minted, (key) => {
     pasted.value = key;
     source.value = "pasted";
     source.dispatchEvent(new Event("input", { bubbles: true }));
@@ -30,16 +35,32 @@ export function keyChoice(session, slug) {
   function forDialect(dialect) {
     if (isDirect !== Boolean(dialect.isDirect)) {
       isDirect = Boolean(dialect.isDirect);
-      source.value = isDirect ? "session" : "pasted"; // each kind of call takes one kind of key
+      source.value = isDirect ? "session" : first; // each kind of call takes one kind of key
     }
     const isOwn = source.value === "session";
-    pastedField.hidden = isOwn;
-    if (helper) helper.hidden = isOwn;
+    const isPasted = source.value === "pasted";
+    pastedField.hidden = !isPasted;
+    if (helper) helper.hidden = !isPasted;
     const isRefused = isOwn !== isDirect;
-    redraw(hint, isRefused && remark("warn", isDirect ? "Direct calls need a workspace key: choose this session's." : "The proxy refuses workspace keys on slugs: use a group's key."));
+    if (isRefused) redraw(hint, remark("warn", isDirect ? "Direct calls need a workspace key: choose this session's." : "The proxy refuses workspace keys on slugs: use a group's key."));
+    else if (isPasted) redraw(hint, remark("warn", "The call is this customer's: it counts in its limits, usage and bill."));
+    else if (isOwn) redraw(hint);
+    else redraw(hint, h("p.soft", {}, "Billed to the group ", h("code", {}, TEST_ENTITY), ", which the first test call makes. Give it limits, if tests are to have some. The key is revoked when you leave this page."));
   }
 
-  function chosen() {
+  /** The key for calls of `slug`; a test key is made with the first one. */
+  async function chosen(slug) {
+    if (source.value === "test") {
+      if (!slug) throw new Problem(400, "NO_SLUG", "Name a slug to test.", [{ field: "slug", message: "Name a slug to test." }]);
+      if (test?.slug !== slug) {
+        const before = test;
+        test = null;
+        await before?.key.end();
+        test = { slug, key: await testKey(slug) };
+      }
+      const { apiKey, prefix, group } = test.key;
+      return { apiKey, prefix, group };
+    }
     if (source.value === "session") return { apiKey: null, prefix: session.prefix, group: null };
     const key = pasted.value.trim();
     if (!key) throw new Problem(400, "NO_KEY", "Paste a group's key.", [{ field: "key", message: "Paste a group's key." }]);

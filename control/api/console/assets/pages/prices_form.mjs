@@ -36,7 +36,7 @@ const COUNTS = [
 
 /** The form; `store(body)` sends it. `price`: what it holds at first. A price that exists keeps its slug and date. */
 export function priceForm(price, store, { isNew = false, cancel = null } = {}) {
-  const text = (name, value, attributes = {}) => h("input", { name, value: value ?? "", autocomplete: "off", spellcheck: "false", readonly: attributes.fixed, ...attributes });
+  const text = (name, value, attributes = {}) => h("input", { name, value: value ?? "", autocomplete: "off", spellcheck: "false", ...attributes });
   const amount = ([name, label, follows, hint]) => [name, text(name, isDefault(price, name, follows) ? "" : price[name], { inputmode: "decimal", required: follows === null }), label, hint];
   const controls = {
     slug: text("slug", price.slug, { readonly: !isNew, maxlength: 257, placeholder: "acme/chat" }),

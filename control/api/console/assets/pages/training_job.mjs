@@ -29,9 +29,10 @@ export async function drawJob(main, projectId, jobId) {
     h("h2", {}, "Log"),
     logView(`${path}/logs`),
   );
+  const cards = h("div.cards");
   const metrics = new Metrics(`${path}/metrics`);
   const fresh = keepFresh(facts, EVERY_S, () => read(path), ({ training_job: job }) => shown(path, job, () => fresh.now()));
-  keepFresh(curves, EVERY_S, () => metrics.load(), metricCharts);
+  keepFresh(curves, EVERY_S, () => metrics.load(), (points) => metricCharts(cards, points));
   keepFresh(checkpoints, 2 * EVERY_S, () => read(`${path}/checkpoints`), (loaded) => checkpointList(path, loaded.checkpoints));
 }
 

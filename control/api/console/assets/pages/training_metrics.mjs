@@ -2,7 +2,7 @@
 
 import { read } from "../api.mjs";
 import { chart, timeChart } from "../chart.mjs";
-import { h } from "../dom.mjs";
+import { h, redraw } from "../dom.mjs";
 import { nothing } from "../notice.mjs";
 
 const ANSWER = 10_000; // points in one answer at most
@@ -46,18 +46,19 @@ export class Metrics {
 
 const later = (one, other) => (one !== null && one > other ? one : other);
 
-/** A curve for each metric. */
-export function metricCharts(points) {
+/** A curve for each metric, in `cards`. */
+export function metricCharts(cards, points) {
   const names = [...points.keys()].filter((name) => points.get(name).length).sort();
   if (names.length === 0) return nothing("No metric yet. A job reports one by printing ", h("code", {}, '{"metric": "loss", "step": 1, "value": 0.5}'), ".");
-  return h("div.cards", {}, names.map((name, at) => h("div.card", {}, curve(name, points.get(name), TONES[at % TONES.length]))));
+  redraw(cards, names.map((name, at) => curve(name, points.get(name), TONES[at % TONES.length])));
+  return cards;
 }
 
 function curve(name, points, tone) {
   const drawn = sampled(points);
   const series = [{ name, tone, values: drawn.map((one) => one.value) }];
   const title = `${name}, last ${figure(points.at(-1).value)}${drawn.length < points.length ? ` (means of ${points.length} points)` : ""}`;
-  const options = { format: figure, key: name };
+  const options = { format: figure, isFromZero: false, key: name };
   if (points.every((one) => one.step !== null)) return chart(title, drawn.map((one) => `step ${one.step}`), series, options);
   return timeChart(title, drawn.map((one) => new Date(one.timestamp)), series, options);
 }

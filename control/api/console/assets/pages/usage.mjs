@@ -1,8 +1,8 @@
 // A customer's usage: one group's own figures, limits and keys. Reached by the group's key, or embedded by a signed link.
 
 import { Problem, read } from "../api.mjs";
-import { chart, usageBar } from "../chart.mjs";
-import { h } from "../dom.mjs";
+import { timeChart, usageBar } from "../chart.mjs";
+import { h, redraw } from "../dom.mjs";
 import { ago, brief, count, time } from "../format.mjs";
 import { drawPlainFrame } from "../layout.mjs";
 import { limitBars } from "../limit_bars.mjs";
@@ -16,7 +16,6 @@ import { refusedCalls } from "./usage_requests.mjs";
 const REFRESH_S = 10;
 const BALANCE_HEADS = { credited: "Credited", spent: "Spent", reserved: "Calls in flight", available: "Available" };
 const GONE = new Set([401, 403, 404, 410]);
-const dayName = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const monthName = new Intl.DateTimeFormat("en-GB", { month: "long", timeZone: "UTC" });
 
 /** Draws the page. `session`: null is the embedded page, which the address's token opens. */
@@ -34,6 +33,7 @@ export async function draw(session) {
 
 function show(main, path, first) {
   const heading = main.querySelector("h1");
+  const cards = h("div.cards");
   let loaded = first;
   let latest = first;
   keepFresh(main, REFRESH_S, async () => {
@@ -44,7 +44,7 @@ function show(main, path, first) {
     const name = data.group.name ?? data.group.external_entity_id;
     heading.textContent = `Usage of ${name}`;
     document.title = `Usage of ${name}`;
-    return [figuresAge(data), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(data.days), slugs(data.slugs), keys(data.keys)];
+    return [figuresAge(data), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(cards, data.days), slugs(data.slugs), keys(data.keys)];
   });
   main.append(refusedCalls(path), downloads(path, () => latest));
 }
@@ -129,28 +129,16 @@ function sourceOf(items) {
   return items.some((item) => item.own === false) ? ({ own }) => (own === false ? "shared" : "own") : null;
 }
 
-function days(all) {
-  const labels = all.map((day) => dayName.format(new Date(`${day.date}T00:00:00Z`)));
-  const values = (of) => all.map(of);
-  return h(
-    "div.cards",
-    {},
-    h("div.card", {}, chart("Calls per day", labels, [{ name: "calls", tone: "a", values: values((day) => day.calls) }], { kind: "bars" })),
-    h(
-      "div.card",
-      {},
-      chart(
-        "Tokens per day",
-        labels,
-        [
-          { name: "input", tone: "a", values: values((day) => day.uncached_input_tokens) },
-          { name: "cached input", tone: "b", values: values((day) => day.cached_input_tokens) },
-          { name: "output", tone: "c", values: values((day) => day.output_tokens) },
-        ],
-        { kind: "bars" },
-      ),
-    ),
+function days(cards, all) {
+  const times = all.map(({ date }) => new Date(`${date}T00:00:00Z`));
+  const series = (name, tone, member) => ({ name, tone, values: all.map((day) => day[member]) });
+  const tokens = [series("input", "a", "uncached_input_tokens"), series("cached input", "b", "cached_input_tokens"), series("output", "c", "output_tokens")];
+  redraw(
+    cards,
+    timeChart("Calls per day", times, [series("calls", "a", "calls")], { kind: "bars" }),
+    timeChart("Tokens per day", times, tokens, { kind: "bars" }),
   );
+  return cards;
 }
 
 function slugs(items) {

@@ -1,0 +1,71 @@
+// What lists of keys share: columns, the form that makes a key, the question before one is revoked.
+
+import { send, withQuery } from "../api.mjs";
+import { confirmed } from "../dialog.mjs";
+import { h } from "../dom.mjs";
+import { copyable, field, form, select } from "../form.mjs";
+import { ago } from "../format.mjs";
+import { announce, remark } from "../notice.mjs";
+
+/** Ask, and revoke a key; `path`: of its owner's keys. Answers whether it was done. */
+export async function revoke(path, key, session) {
+  const isOwn = key.prefix === session.prefix;
+  const what = h(
+    "div",
+    {},
+    h("p", {}, "Calls with ", h("code", {}, key.prefix), key.name && [" (", h("bdi", {}, key.name), ")"], " are refused within a second. This cannot be undone."),
+    h("p", {}, "Last used: ", ago(key.last_used_at), "."),
+    isOwn && remark("warn", "You are logged in with this key. Revoking it logs you out."),
+  );
+  const isDone = await confirmed("Revoke this key?", what, "Revoke", () => send("DELETE", `${path}/${encodeURIComponent(key.prefix)}`));
+  if (isDone && isOwn) location.reload();
+  else if (isDone) announce(`Revoked ${key.prefix}`);
+  return isDone;
+}
+
+/** The form that makes a key; `types`: what a key may do, of which one is chosen, or null. A new key appears in `place`. */
+export function mintForm(path, types, place, reload) {
+  const name = h("input", { name: "name", maxlength: 255, autocomplete: "off" });
+  const type = types && select("type", types, "WORKSPACE_INVOKE");
+  async function submit() {
+    const made = await send("POST", path, { ...(type && { type: type.value }), ...(name.value.trim() && { name: name.value.trim() }) });
+    name.value = "";
+    showOnce(place, made);
+    await reload();
+  }
+  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type)], submit, { inline: true, primary: true }));
+}
+
+/** Show a new key until its owner says that it is stored; it is nowhere else. */
+function showOnce(place, made) {
+  const warn = (event) => event.preventDefault(); // the browser asks before the page is left
+  addEventListener("beforeunload", warn);
+  const stored = h("button.primary", { type: "button", onclick: finish }, "I have stored it");
+  const notice = h(
+    "section.notice.warn",
+    { tabindex: -1, "aria-label": "The new key" },
+    h("p", {}, h("strong", {}, "Store this key now."), " Tollgate keeps no copy and cannot show it again."),
+    copyable(made.api_key, "The new key"),
+    h("p", {}, stored),
+  );
+  function finish() {
+    removeEventListener("beforeunload", warn);
+    notice.remove();
+    announce(`${made.prefix} is ready`);
+  }
+  place.prepend(notice);
+  notice.focus();
+}
+
+/** Columns that lists of keys share. */
+export const NAMES = [
+  { head: "Prefix", cell: (key) => h("code", {}, key.prefix) },
+  { head: "Name", cell: (key) => (key.name === null ? h("span.soft", {}, "none") : h("bdi", {}, key.name)) },
+];
+export const TIMES = [
+  { head: "Last used", cell: (key) => (key.last_used_at ? ago(key.last_used_at) : h("span.soft", {}, "never")) },
+  { head: "Created", cell: (key) => ago(key.created_at) },
+];
+
+export const eventsLink = (key) => h("a", { href: withQuery("/console/events", { api_key_prefix: key.prefix }), "aria-label": `Events of ${key.prefix}` }, "Events");
+export const revokeButton = (key, act) => h("button.danger", { type: "button", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");

@@ -1,0 +1,1 @@
+"""Rows of a workspace by a part of their names."""

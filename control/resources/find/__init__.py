@@ -1,0 +1,1 @@
+"""Finds groups, slugs, keys and requests by a part of their names."""
