@@ -48,7 +48,7 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, path
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_glossary.py
+	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_console_words.py tests/test_glossary.py
 
 check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module
@@ -60,8 +60,8 @@ python-version:  ## print the version of the Python that `make` uses
 test: $(STAMP) .clients/baseten/.installed .clients/truss/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
-console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/; needs chromium
-	$(BIN)/python -m tests.journeys.console.shots
+console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/, and README.md's into docs/pictures/; needs chromium
+	$(BIN)/python -m tests.journeys.console.shots $(PAGES)
 
 clients: $(STAMP) $(CLIENT_STAMPS)  ## run the usual clients against every provider; writes docs/compatibility.md
 	$(BIN)/python -m tests.clients.llama_cpp.build

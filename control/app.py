@@ -50,6 +50,7 @@ from control.api.protocol.openapi import description_routes
 from control.api.protocol.operations import Operation, mount
 from control.api.session_pages import pages, terminal_sockets
 from control.api.session_pages.pairing import TERMINALS, Terminals
+from control.api.traffic import health as gateway_health
 from control.api.traffic import internal_requests, internal_traffic, requests, traffic
 from control.api.training import (
     checkpoint_files,
@@ -177,6 +178,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *prices.OPERATIONS,
     *traffic.OPERATIONS,
     *requests.OPERATIONS,
+    *gateway_health.OPERATIONS,
     *matches.OPERATIONS,
     *all_keys.OPERATIONS,
     *webhooks.OPERATIONS,

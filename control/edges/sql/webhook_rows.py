@@ -17,7 +17,7 @@ from control.edges.sql.tables import webhook_deliveries, webhooks
 from control.records.webhooks import PENDING, DeliveryRecord, Receiver, WebhookRecord
 
 # Literals, not parameters: otherwise the planner does not use the partial indexes.
-_IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
+IS_PENDING = webhook_deliveries.c.status == literal_column(f"'{PENDING}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +154,13 @@ def due_query(webhook_id: str, now_ms: int, limit: int) -> Select[Any]:
 
 
 def _is_due(now_ms: int) -> ColumnElement[bool]:
-    return and_(_IS_PENDING, webhook_deliveries.c.next_attempt_at_ms <= now_ms)
+    return and_(IS_PENDING, webhook_deliveries.c.next_attempt_at_ms <= now_ms)
 
 
 def leased_query(webhook_id: str, now_ms: int) -> Select[Any]:
     """The number of a webhook's deliveries in flight, over all processes."""
     table = webhook_deliveries
-    leased = and_(table.c.webhook_id == webhook_id, _IS_PENDING, table.c.leased_until_ms > now_ms)
+    leased = and_(table.c.webhook_id == webhook_id, IS_PENDING, table.c.leased_until_ms > now_ms)
     return select(func.count()).select_from(table).where(leased)
 
 
@@ -186,7 +186,7 @@ async def claim_deliveries(tx: WriteTx, claim: Claim, now_ms: int) -> tuple[Webh
 async def finish_attempt(tx: WriteTx, delivery: DeliveryRecord, values: Mapping[str, Any]) -> bool:
     """Write the result of a leased delivery. False if the lease expired and another process holds it."""
     table = webhook_deliveries
-    mine = update(table).where(table.c.id == delivery.id, table.c.lease == delivery.lease, _IS_PENDING)
+    mine = update(table).where(table.c.id == delivery.id, table.c.lease == delivery.lease, IS_PENDING)
     return (await tx.conn.execute(mine.values(lease=None, leased_until_ms=0, **values))).rowcount == 1
 
 

@@ -219,7 +219,7 @@ async def _training(scene: Scene) -> None:
     )
     await scene.job.until("COMPLETED")
     await (await training.create("exit 3")).until("FAILED")
-    await training.create("sleep 600")
+    await training.create("sleep 7200")
 
 
 async def _changes(scene: Scene) -> None:

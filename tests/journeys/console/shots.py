@@ -1,6 +1,7 @@
-"""`make console-shots`: a picture of each page of the console, light and dark, on a phone and on a wide screen.
+"""`make console-shots`: a picture of each page of the console, light and dark, on three widths of screens.
 
-The pages show a workspace that is in use (`scene.py`). Pictures go to build/console-shots/, as PAGE-WIDTH-SCHEME.png.
+The pages show a workspace that is in use (`scene.py`). Pictures go to build/console-shots/, as PAGE-WIDTH-SCHEME.png;
+those of README.md to docs/pictures/. Names of pages as arguments picture these alone, `readme` those of README.md.
 """
 
 import asyncio
@@ -16,10 +17,16 @@ from playwright.async_api import Page
 
 from control.api.console.pages import PAGES
 from tests.journeys.console.browsing import NARROW, WIDE, Faults, opened, running_browser, signed_in, watched_context
+from tests.journeys.console.history import add_history
 from tests.journeys.console.scene import Scene, furnish, started_place
 
 DIRECTORY = Path(__file__).parents[3] / "build" / "console-shots"
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+README = DIRECTORY.parents[1] / "docs" / "pictures"
+README_SIZE = 1200, 820
+WIDTHS = NARROW, 1024, WIDE
+Scheme = Literal["light", "dark"]
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+REFUSED = "/console/requests?external_entity_id=night-shift"
 SETTLE_MS = 1000
 """Live pages draw again and again, so no event says that a page is complete."""
 
@@ -41,7 +48,7 @@ async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
     origin = scene.stage.product.control
     faults = list[str]()
     async with running_browser() as browser:
-        for width in (NARROW, WIDE):
+        for width in WIDTHS:
             for scheme in SCHEMES:
                 form = f"{width}-{scheme}"
                 say(f"{width} px, {scheme}")
@@ -64,6 +71,29 @@ async def shoot_all(scene: Scene, pages: Sequence[str]) -> list[str]:
     return faults
 
 
+async def shoot_readme(scene: Scene) -> list[str]:
+    """The pictures of README.md: what a wide screen shows first. Return what went wrong on the pages."""
+    width, height = README_SIZE
+    group = f"/console/groups?id={scene.groups['support']}"
+    pictures: tuple[tuple[str, Scheme, str], ...] = (
+        ("overview", "light", "/console/overview"),
+        ("group", "dark", group),
+        ("requests", "light", REFUSED),
+    )
+    faults = list[str]()
+    README.mkdir(exist_ok=True)
+    async with running_browser() as browser:
+        for name, scheme, path in pictures:
+            async with watched_context(browser, scene.stage.product.control, width, scheme) as (context, watch):
+                page = await signed_in(await context.new_page(), scene.api_key, path)
+                await page.set_viewport_size({"width": width, "height": height})
+                await page.wait_for_timeout(SETTLE_MS)
+                await page.screenshot(path=README / f"{name}.png", animations="disabled")
+                say(f"  docs/pictures/{name}.png")
+                faults += watch.texts
+    return faults
+
+
 async def main(pages: Sequence[str]) -> int:
     directory = Path(tempfile.mkdtemp(prefix="tollgate-shots-"))
     shutil.rmtree(DIRECTORY, ignore_errors=True)
@@ -73,7 +103,10 @@ async def main(pages: Sequence[str]) -> int:
         with started_place(directory) as place:
             say("filling a workspace")
             async with furnish(place) as scene:
-                faults = await shoot_all(scene, pages)
+                await add_history(scene)
+                faults = await shoot_all(scene, [name for name in pages if name != "readme"])
+                if "readme" in pages:
+                    faults += await shoot_readme(scene)
             place.product.stop()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -84,4 +117,4 @@ async def main(pages: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(sys.argv[1:] or ("login", *PAGES))))
+    sys.exit(asyncio.run(main(sys.argv[1:] or ("login", *PAGES, "readme"))))

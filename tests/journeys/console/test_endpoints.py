@@ -104,7 +104,7 @@ LABELS = {
 async def test_form_of_a_target_has_the_fields_of_its_provider_and_no_other(page: Page, stage: Stage) -> None:
     await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
     for name, provider in PROVIDERS.items():
-        await page.get_by_label("Leads to").select_option(name)
+        await page.get_by_label("Target", exact=True).select_option(name)
         for field, labels in LABELS.items():
             is_shown = field in provider.required | provider.optional
             for label in labels:
@@ -115,7 +115,7 @@ async def test_target_in_the_vendors_cloud_is_saved_with_its_project_and_locatio
     await stage.operator.call("POST", "/v1/secrets", {"name": f"{stage.name}-cloud", "value": "bm8ga2V5"})
     await signed_in(page, stage.operator.api_key, "/console/endpoints?new=1")
     await page.get_by_label("Slug").fill(stage.slug)
-    await page.get_by_label("Leads to").select_option("VENDOR_C")
+    await page.get_by_label("Target", exact=True).select_option("VENDOR_C")
     await page.get_by_label("Secret", exact=True).select_option(f"{stage.name}-cloud")
     await page.get_by_label("Model name sent upstream").fill("m")
     await page.get_by_label("Project").fill("my-project")

@@ -20,7 +20,7 @@ async def test_key_of_a_group_is_shown_once_works_and_is_revoked(page: Page, sta
     await signed_in(page, stage.operator.api_key, f"/console/keys?group_id={group}")
 
     await page.get_by_label("Name (optional)").fill('<img src=x onerror="fail()">')
-    await page.get_by_role("button", name="Mint a key").click()
+    await page.get_by_role("button", name="Create a key").click()
     api_key = await page.get_by_label("The new key", exact=True).locator("code").inner_text()
     assert (await stage.ask(api_key)).choices
     await assert_accessible(page)
@@ -55,8 +55,8 @@ async def test_workspace_key_is_minted_with_its_type_and_found_by_its_group(page
 
     await page.get_by_text("New key of the workspace").click()
     await page.get_by_label("Name (optional)").fill(stage.name)
-    await page.get_by_label("It may").select_option("WORKSPACE_EXPORT_METRICS")
-    await page.get_by_role("button", name="Mint a key").click()
+    await page.get_by_label("Permission").select_option("WORKSPACE_EXPORT_METRICS")
+    await page.get_by_role("button", name="Create a key").click()
     await page.get_by_role("button", name="I have stored it").click()
     keys = await stage.operator.call("GET", "/v1/api_keys", limit=1000)
     assert [key["type"] for key in keys["items"] if key["name"] == stage.name] == ["WORKSPACE_EXPORT_METRICS"]

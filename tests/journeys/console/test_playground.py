@@ -81,10 +81,10 @@ async def test_a_call_shows_its_stream_limits_and_billing_event(page: Page, stag
     group_id = await _callable(stage)
     stage.upstream.default = chat(("Streamed ", "text."), Usage(30, 11, 7))
     await _opened(page, stage)
-    await page.get_by_text("Mint a key for a group").click()
+    await page.get_by_text("Create a key for a group").click()
     await page.get_by_label("Group", exact=True).fill(stage.name)
-    await page.get_by_role("button", name="Mint a key").click()
-    await expect(page.get_by_text("Minted tg_")).to_be_visible()
+    await page.get_by_role("button", name="Create a key").click()
+    await expect(page.get_by_text("Created tg_")).to_be_visible()
     minted = (await stage.operator.call("GET", f"/v1/gateway/groups/{group_id}/api_keys"))["items"]
     assert [key["name"] for key in minted] == ["playground"]
     await stage.until(lambda: _called(page), "the proxy knows the key")

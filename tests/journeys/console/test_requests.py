@@ -29,7 +29,7 @@ async def test_a_refusal_an_hour_ago_is_found_by_its_id(page: Page, scene: Scene
     row = page.get_by_role("region", name="Requests").locator("tbody tr")
     await expect(row).to_have_count(1)
     await expect(row).to_contain_text("429")
-    await expect(row).to_contain_text("RATE_LIMITED 0 REQUEST per DAY")
+    await expect(row).to_contain_text("RATE_LIMITED: 0 requests a day")
     await assert_accessible(page)
     await assert_fits(page)
     await page.get_by_role("button", name="Show request customers-id-7").click()

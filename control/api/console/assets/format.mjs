@@ -7,6 +7,7 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 const local = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "long" });
 const utc = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium", timeZone: "UTC" });
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium", timeZone: "UTC" });
+const thisYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: "UTC" });
 const STEPS = [["d", 86_400], ["h", 3600], ["min", 60], ["s", 1]];
 
 /** 12,345 */
@@ -25,7 +26,7 @@ export function money(amount, currency) {
 export function percent(part, all) {
   if (!all) return "–";
   const value = (100 * part) / all;
-  return `${value > 0 && value < 0.1 ? "< 0.1" : value.toFixed(value < 10 ? 1 : 0)} %`;
+  return `${value === 0 ? "0" : value < 0.1 ? "< 0.1" : value.toFixed(value < 10 ? 1 : 0)} %`;
 }
 
 /** 87 ms, 1.24 s, or a dash. */
@@ -67,11 +68,12 @@ export function ago(text) {
   return h("time", { datetime: text, title: `${utc.format(at)} UTC, here ${local.format(at)}` }, said);
 }
 
-/** A `<time>`: "24 Nov 2026, 18:10:02 UTC". A dash for null. */
+/** A `<time>`: "24 Nov, 18:10:02 UTC", with the year if it is another one. A dash for null. */
 export function time(text) {
   if (!text) return "–";
   const at = new Date(text);
-  return h("time", { datetime: text, title: `here ${local.format(at)}` }, `${utc.format(at)} UTC`);
+  const format = at.getUTCFullYear() === new Date().getUTCFullYear() ? thisYear : utc;
+  return h("time", { datetime: text, title: `here ${local.format(at)}` }, `${format.format(at)} UTC`);
 }
 
 /** 23:04:12 UTC */

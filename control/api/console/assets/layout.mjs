@@ -23,6 +23,13 @@ export const PAGES = [
   { name: "audit", title: "Audit" },
   { name: "playground", title: "Playground", withoutScope: true },
 ];
+/** The sections of the navigation. A page that is in none of them is in the last one. */
+export const SECTIONS = {
+  Monitor: ["overview", "requests", "audit"],
+  Access: ["groups", "endpoints", "keys", "secrets"],
+  Billing: ["spend", "prices", "events", "webhooks"],
+  Models: ["models", "async", "training", "playground"],
+};
 const KINDS = {
   WORKSPACE_MANAGE_ALL: "manages everything",
   WORKSPACE_INVOKE: "may only call models",
@@ -81,21 +88,26 @@ export function drawRefusal(main, page, session) {
 }
 
 function brand() {
-  return h("a.brand", { href: "/console" }, h("img", { src: "/console/assets/icon.svg", alt: "", width: 24, height: 24 }), "Tollgate");
+  return h("a.brand", { href: "/console" }, h("img", { src: "/console/assets/icon.svg", alt: "", width: 24, height: 24 }), h("span", {}, "Tollgate"));
 }
 
 function whoIs(session) {
   const name = session.group ? session.group.external_entity_id : session.workspace.name || session.workspace.id;
-  return h("span.session", { title: KINDS[session.kind] }, h("strong", {}, name), " ", h("code", {}, session.prefix));
+  return h("span.session", { title: `${name}: ${session.prefix}, ${KINDS[session.kind]}` }, h("strong", {}, name), " ", h("code", {}, session.prefix));
 }
 
 function navigation(current, session) {
-  const items = PAGES.map((page) => {
-    const isShown = session.may_manage || page.withoutScope;
-    return isShown && h("li", {}, h("a", { href: `/console/${page.name}`, "aria-current": page === current && "page" }, page.title));
+  const shown = PAGES.filter((page) => session.may_manage || page.withoutScope);
+  const link = (page) => h("li", {}, h("a", { href: `/console/${page.name}`, "aria-current": page === current && "page" }, page.title));
+  const sections = Object.keys(SECTIONS).map((section) => {
+    const pages = shown.filter(({ name }) => sectionOf(name) === section);
+    const id = newId();
+    return pages.length > 0 && [h("p", { id }, section), h("ul", { "aria-labelledby": id }, pages.map(link))];
   });
-  return h("nav", { id: "pages", "aria-label": "Pages" }, h("ul", {}, items));
+  return h("nav", { id: "pages", "aria-label": "Pages" }, sections);
 }
+
+const sectionOf = (name) => Object.keys(SECTIONS).find((section) => SECTIONS[section].includes(name)) ?? Object.keys(SECTIONS).at(-1);
 
 function menuButton() {
   const button = h("button.menu", { type: "button", "aria-expanded": "false", "aria-controls": "pages" }, "Pages");

@@ -1,4 +1,4 @@
-// Limits as bars: what is used, which one refuses first, when room comes back.
+// Limits as bars: what is used, which one has the least left, when it resets.
 
 import { h } from "./dom.mjs";
 import { usageBar } from "./chart.mjs";
@@ -14,8 +14,8 @@ export function limitBars(caption, items, { source = null, key = caption } = {})
       { head: "Slug", cell: ({ slug }) => h("code", {}, slug) },
       { head: "Limit", cell: limitName },
       { head: "Used", cell: usedOf },
-      { head: "Resets in", cell: ({ resets_in_s: left }) => (left === null || left === undefined ? "–" : duration(left)) },
-      { head: "Binding", cell: ({ binds }) => binds && h("span.badge", {}, "yes") },
+      { head: "Resets in", number: true, cell: ({ resets_in_s: left }) => (left === null || left === undefined ? "–" : duration(left)) },
+      { head: "Binding", cell: ({ binds }) => binds && h("span.badge", {}, "binding") },
       source && { head: "From", cell: source },
     ].filter(Boolean),
     items,

@@ -38,7 +38,7 @@ function lookUp(model, request) {
   return h(
     "section.card",
     { "aria-label": "Look up a request" },
-    h("form.inline", { onsubmit: go }, field("Request", id), field("Model (optional)", of), h("p.actions", {}, h("button.primary", { type: "submit" }, "Look up"))),
+    h("form.inline", { onsubmit: go }, field("Request", id), field("Model (optional)", of), h("p.actions", {}, h("button", { type: "submit" }, "Look up"))),
   );
 }
 
@@ -54,7 +54,7 @@ function drawModels(main) {
       [
         { head: "Model", cell: ({ model }) => h("a", { href: withQuery("/console/async", { id: model.id }) }, model.name) },
         { head: "Queued", number: true, cell: ({ cells }) => cells.queued },
-        { head: "Which", cell: ({ cells }) => cells.priorities },
+        { head: "Priorities", cell: ({ cells }) => cells.priorities },
         { head: "In progress", number: true, cell: ({ cells }) => cells.running },
         { head: "Deployments", number: true, cell: ({ model }) => count(model.deployments_count) },
         { head: "Playground", cell: ({ model }) => h("a", { href: withQuery("/console/playground", { model: model.id }) }, "Call", h("span.hidden", {}, ` ${model.name}`)) },
@@ -120,7 +120,7 @@ async function drawModel(main, modelId) {
   main.append(queues);
   keepFresh(queues, REFRESH_S, () => loadQueues(modelId), (rows) =>
     rows.length === 0
-      ? nothing("The model has no deployments.")
+      ? nothing("The model has no deployments. ", h("a", { href: withQuery("/console/models", { id: modelId }) }, "Create one"), ".")
       : table(
           `Queues of ${model.name}`,
           [
@@ -128,7 +128,7 @@ async function drawModel(main, modelId) {
             { head: "Environment", cell: ({ deployment }) => deployment.environment ?? "–" },
             { head: "Status", cell: ({ deployment }) => h("span.badge", {}, deployment.status) },
             { head: "Queued", number: true, cell: ({ status }) => (status ? count(status.num_queued_requests) : "–") },
-            { head: "Which", cell: ({ status, problem }) => (status ? prioritiesOf(status) : problem.message) },
+            { head: "Priorities", cell: ({ status, problem }) => (status ? prioritiesOf(status) : problem.message) },
             { head: "In progress", number: true, cell: ({ status }) => (status ? count(status.num_in_progress_requests) : "–") },
             { head: "Replicas", number: true, cell: ({ deployment }) => `${deployment.active_replica_count} of ${deployment.replicas.length}` },
           ],

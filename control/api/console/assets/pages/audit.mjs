@@ -50,7 +50,7 @@ function entry(event) {
       time(event.timestamp),
       " by ",
       h("a", { href: withQuery("/console/audit", { actor: event.actor }), title: "All of this actor" }, h("code", {}, event.actor)),
-      event.before === null && ", made",
+      event.before === null && ", created",
       event.after === null && ", deleted",
     ),
     differenceList(event.before, event.after),

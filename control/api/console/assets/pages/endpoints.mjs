@@ -44,9 +44,9 @@ async function withSlug(slug) {
 async function drawList(main, names) {
   const slug = h("input", { type: "search", autocomplete: "off", spellcheck: "false" });
   const open = (event) => (event.preventDefault(), location.assign(`/console/endpoints?slug=${encodeURIComponent(slug.value.trim())}`));
-  const search = h("form.inline", { onsubmit: open }, field("Slug", slug), h("p.actions", {}, h("button.primary", { type: "submit" }, "Open")));
+  const search = h("form.inline", { onsubmit: open }, field("Slug", slug), h("p.actions", {}, h("button", { type: "submit" }, "Open")));
   const leftovers = h("div");
-  main.append(h("div.toolbar", {}, search, h("a.button", { href: "/console/endpoints?new=1" }, "New endpoint")), leftovers);
+  main.append(h("div.toolbar", {}, search, h("a.button.primary", { href: "/console/endpoints?new=1" }, "New endpoint")), leftovers);
   const known = await names;
   const list = pagedList(
     "/v1/gateway/endpoints",
@@ -61,9 +61,9 @@ async function drawList(main, names) {
 function endpointTable(items, known) {
   const columns = [
     { head: "Slug", cell: (one) => h("a", { href: addressOf(one) }, one.slug) },
-    { head: "Leads to", cell: (one) => describeTarget(one.targets[0], known) },
     { head: "Health", cell: (one) => healthOf(one.targets[0]) },
-    { head: "Last hour", cell: (one) => trafficBadge(one.slug, known) },
+    { head: "Errors (1 h)", number: true, cell: (one) => trafficBadge(one.slug, known) },
+    { head: "Target", cell: (one) => h("span.words", {}, describeTarget(one.targets[0], known)) },
     { head: "Owner", cell: (one) => ownerBadge(one) ?? h("span.soft", {}, "none") },
     { head: "Changed", cell: (one) => time(one.updated_at) },
   ];
@@ -108,17 +108,19 @@ async function drawEndpoint(main, endpoint, session, known) {
       {},
       h("dt", {}, "Id"),
       h("dd", {}, copyable(id, "Id of the endpoint")),
-      h("dt", {}, "Leads to"),
+      h("dt", {}, "Target"),
       h("dd", {}, describeTarget(target, known)),
       endpoint.region !== "UNRESTRICTED" && [h("dt", {}, "Region"), h("dd", {}, endpoint.region)],
       h("dt", {}, "Health"),
-      h("dd", {}, healthOf(target), " ", trafficBadge(slug, known)),
+      h("dd", {}, healthOf(target)),
+      h("dt", {}, "Errors, last hour"),
+      h("dd", {}, trafficBadge(slug, known)),
       endpoint.managed_by && [h("dt", {}, "Owner"), h("dd", {}, ownerBadge(endpoint), " applied ", time(endpoint.managed_by.applied_at))],
       h("dt", {}, "Created"),
       h("dd", {}, time(endpoint.created_at), ", changed ", time(endpoint.updated_at)),
     ),
-    h("h2", {}, "Re-point"),
-    h("p", {}, "Change where the slug leads. Keys, groups and limits stay as they are. Test the new target before you save it."),
+    h("h2", {}, "Change the target"),
+    h("p", {}, "Point the slug at another target. Keys, groups and limits stay as they are. Test the new target before you save it."),
     ownerWarning(endpoint) ?? "",
     editor,
   );

@@ -85,7 +85,7 @@ export async function targetEditor(session, slug, target, verb, save) {
     h("div.toolbar", {}, h("span", {}, "Ask for ", kind), actionButton("Test the target", test)),
     result,
   );
-  const element = form(verb, [field("Leads to", provider), fields, trial], async () => {
+  const element = form(verb, [field("Target", provider), fields, trial], async () => {
     const chosen = value();
     if (tested.text !== JSON.stringify(chosen) && !(await isSure())) return;
     await save(chosen);

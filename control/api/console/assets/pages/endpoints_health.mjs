@@ -4,7 +4,7 @@ import { Problem, read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
 import { count } from "../format.mjs";
 import { PROVIDERS } from "../tables.mjs";
-import { shareBadge } from "./overview.mjs";
+import { errorRate } from "./error_rate.mjs";
 
 const TONES = { ACTIVE: "good", UPDATING: "good", SCALED_TO_ZERO: "", WAKING_UP: "warn", LOADING_MODEL: "warn", DEPLOYING: "warn", BUILDING: "warn" };
 
@@ -64,5 +64,5 @@ function statusBadge(model, { id, status, active_replica_count: replicas, replic
 /** What share of the last hour's calls failed. */
 export function trafficBadge(slug, known) {
   const item = known.traffic.get(slug);
-  return item ? shareBadge(item.errors, item.calls) : h("span.soft", {}, "no calls in the last hour");
+  return item ? errorRate(item.errors, item.calls) : h("span.soft", {}, "no calls");
 }

@@ -92,7 +92,7 @@ function eventTable(events) {
       { head: "Slug", cell: (event) => filterLink("model_slug", event.modelSlug) },
       { head: "Key", cell: (event) => filterLink("api_keys", event.apiKeyPrefix) },
       { head: "Input", number: true, cell: (event) => count(event.tokens.inputTokens) },
-      { head: "of it cached", number: true, cell: (event) => count(event.tokens.cachedInputTokens) },
+      { head: "Cached input", number: true, cell: (event) => count(event.tokens.cachedInputTokens) },
       { head: "Output", number: true, cell: (event) => count(event.tokens.outputTokens) },
       { head: "Details", cell: detailsButton },
     ],

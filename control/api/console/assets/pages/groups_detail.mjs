@@ -11,7 +11,7 @@ import { drawBalance } from "./groups_balance.mjs";
 import { groupLink, inParts, ownerBadge, ownerWarning, readAncestors, readTree } from "./groups_data.mjs";
 import { drawLimits } from "./groups_limits.mjs";
 import { drawSpend, ownSpend } from "./groups_spend.mjs";
-import { handOutUsage } from "./groups_usage_link.mjs";
+import { shareUsagePage } from "./groups_usage_link.mjs";
 import { keysOf } from "./keys.mjs";
 
 const MODES = {
@@ -71,9 +71,9 @@ function actions(group, tree) {
   return h(
     "div.toolbar",
     {},
-    h("a.button", { href: `/console/groups?id=${id}&edit=1` }, "Edit name, slugs and limits"),
+    h("a.button.primary", { href: `/console/groups?id=${id}&edit=1` }, "Edit name, slugs and limits"),
     h("a.button", { href: `/console/groups?new=1&parent=${id}` }, "New group below"),
-    actionButton("Hand out usage", () => handOutUsage(group)),
+    actionButton("Share usage page", () => shareUsagePage(group)),
     actionButton("Delete", () => remove(group, tree), { class: "danger" }),
   );
 }

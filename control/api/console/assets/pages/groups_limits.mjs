@@ -14,7 +14,7 @@ import { nameOf } from "./groups_rules.mjs";
 
 const REFRESH_S = 3;
 const AT_ONCE = 200;
-const MOST_SITTERS = 100;
+const MOST_USERS = 100;
 
 /** The element with the bars. `ancestors`: the groups above; `tree`: a promise of the `Tree`. */
 export function drawLimits(group, ancestors, tree) {
@@ -55,34 +55,34 @@ function slugSection(slug, limits, { group, byId, tree }) {
   const columns = [
     { head: "Limit", cell: (item) => kindText(item) },
     { head: "Used", cell: (item) => usageBar(`${kindText(item)} of ${slug}`, item.current_usage, item.threshold) },
-    { head: "Refuses first", cell: bindsBadge },
+    { head: "Binding", cell: bindsBadge },
     { head: "Set by", cell: (item) => who(item.source_group) },
     { head: "Counted in", cell: (item) => who(item.counting_group) },
-    { head: "Empty in", number: true, cell: (item) => (item.resets_in_s === null ? "–" : duration(item.resets_in_s)) },
-    { head: "Who uses it", cell: (item) => sitters(item, byId.get(item.counting_group), group, tree) },
+    { head: "Resets in", number: true, cell: (item) => (item.resets_in_s === null ? "–" : duration(item.resets_in_s)) },
+    { head: "Top users", cell: (item) => topUsers(item, byId.get(item.counting_group), group, tree) },
   ];
   return h("section", {}, h("h3", {}, slugLink(slug)), table(`Limits of ${slug}`, columns, limits, { key: `limits ${slug}` }));
 }
 
-/** Text besides colour: whether this limit is the one that refuses first, and whether it does so now. */
+/** Text besides colour: whether this limit has the least left and so refuses first, and whether it does so now. */
 function bindsBadge({ binds, current_usage: used, threshold }) {
   if (used >= threshold) return h("span.badge.bad", {}, binds ? "full, refuses now" : "full");
-  return binds ? h(`span.badge${used >= 0.8 * threshold ? ".warn" : ""}`, {}, "first") : "";
+  return binds ? h(`span.badge${used >= 0.8 * threshold ? ".warn" : ""}`, {}, "binding") : "";
 }
 
-function sitters(item, counting, group, tree) {
+function topUsers(item, counting, group, tree) {
   const key = `who ${item.slug} ${item.type} ${item.unit} ${item.counting_group}`;
-  const label = `Who uses the ${kindText(item)} of ${item.slug} in ${counting ? nameOf(counting) : item.counting_group}`;
+  const label = `Show the top users of the ${kindText(item)} of ${item.slug} in ${counting ? nameOf(counting) : item.counting_group}`;
   async function show() {
-    await openDialog("Who uses it today", () => sittersOf(item, counting ?? group, tree));
+    await openDialog("Top users today", () => topUsersOf(item, counting ?? group, tree));
     document.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus(); // the button was drawn anew meanwhile
   }
-  return h("button", { type: "button", "data-key": key, "aria-label": label, onclick: show }, "Who?");
+  return h("button", { type: "button", "data-key": key, "aria-label": label, onclick: show }, "Show");
 }
 
-function sittersOf(item, counting, tree) {
+function topUsersOf(item, counting, tree) {
   const place = h("div", {}, h("p", {}, h("code", {}, item.slug), ", counted in ", h("bdi", {}, nameOf(counting)), "."), h("p.soft", { role: "status" }, "Adding up today's calls…"));
-  fillSitters(item, counting, tree).then(
+  fillTopUsers(item, counting, tree).then(
     (content) => place.lastChild.replaceWith(...content),
     (error) => place.lastChild.replaceWith(problemNotice(error)),
   );
@@ -95,7 +95,7 @@ function itselfCounts({ type, unit }) {
   return unit !== "DAY" && `The limit itself counts the ${RATE_UNITS.includes(unit) ? "last" : "present"} ${unit.toLowerCase()}.`;
 }
 
-async function fillSitters(item, counting, tree) {
+async function fillTopUsers(item, counting, tree) {
   const isShared = counting.hierarchy.limit_enforcement === "CASCADING";
   const midnight = new Date().toISOString().slice(0, 10);
   const asked = { start: `${midnight}T00:00:00Z`, group_by: "entity", model_slug: item.slug };
@@ -116,8 +116,8 @@ async function fillSitters(item, counting, tree) {
     { head: `Share of ${TYPES[item.type].parts === null ? "calls" : nounOf(item.type)}`, number: true, cell: (one) => percent(figure(one), all) },
   ];
   return [
-    used.length ? table("Today's calls by group", columns, used.slice(0, MOST_SITTERS)) : nothing("No calls today."),
-    used.length > MOST_SITTERS && h("p", {}, `And ${count(used.length - MOST_SITTERS)} more groups.`),
+    used.length ? table("Today's calls by group", columns, used.slice(0, MOST_USERS)) : nothing("No calls today."),
+    used.length > MOST_USERS && h("p", {}, `And ${count(used.length - MOST_USERS)} more groups.`),
     h("p.soft", {}, `Billed calls since midnight UTC, as of ${clockTime(new Date())} less about a minute. `, itselfCounts(item)),
     (hasMore || (isShared && known.hasMore)) && h("p.soft", {}, "The workspace has more groups than were looked through: some may be missing."),
   ].filter(Boolean);

@@ -18,7 +18,7 @@ export function drawReview(change, save, edit) {
     { head: "What", cell: (row) => [row.slug && [h("code", {}, row.slug), " "], row.what] },
     { head: "Before", cell: (row) => h("bdi", {}, row.was) },
     { head: "After", cell: (row) => h("bdi", {}, row.becomes) },
-    { head: "For whom", cell: (row) => row.words.map((words) => h("div.words", {}, words)) },
+    { head: "Effect", cell: (row) => row.words.map((words) => h("div.words", {}, words)) },
   ];
   const canSave = !refusal && rows.length > 0;
   return h(

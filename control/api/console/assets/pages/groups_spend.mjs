@@ -15,7 +15,7 @@ const FORM = /^([0-9]{1,12}(?:\.[0-9]{1,12})?)\s*([A-Za-z]{3})(?:\s+(SOFT|HARD))
 const of = (limits, unit) => limits.find((limit) => limit.unit === unit) ?? null;
 const amount = (limit) => `${limit.amount} ${limit.currency}`;
 const shown = (limit) => (limit ? `${amount(limit)}${limit.enforcement === "SOFT" ? "" : ` ${limit.enforcement}`}` : "none");
-const REFUSES = { SOFT: "once the amount is reached", HARD: "what could exceed it" };
+const REFUSES = { SOFT: "soft: refuses once it is reached", HARD: "hard: refuses what could exceed it" };
 const spendOf = (unit) => `spend a ${unit.toLowerCase()}`;
 
 /** The element with the bars, or null: no spend limit binds the group. `ancestors`: the groups above. */
@@ -28,9 +28,9 @@ export function drawSpend(group, ancestors) {
     { head: "Spent", cell: (item) => usageBar(spendOf(item.unit), Number(item.spent), Number(item.amount), `${item.spent} of ${amount(item)}`) },
     { head: "Calls in flight", number: true, cell: (item) => item.reserved },
     { head: "Remaining", number: true, cell: (item) => item.remaining },
-    { head: "Refuses", cell: (item) => REFUSES[item.enforcement] ?? item.enforcement },
+    { head: "Enforcement", cell: (item) => REFUSES[item.enforcement] ?? item.enforcement },
     { head: "Set by", cell: (item) => who(item.source_group) },
-    { head: "Empty from", cell: (item) => time(item.reset_at) },
+    { head: "Resets at", cell: (item) => time(item.reset_at) },
   ];
   const place = h("div");
   const load = () => read(route`/v1/gateway/groups/${group.id}/spend`);

@@ -1,4 +1,4 @@
-// "Hand out usage": a signed, expiring address of a page that shows one group's usage, to open or to embed.
+// "Share usage page": a signed, expiring address of a page that shows one group's usage, to open or to embed.
 
 import { route, send } from "../api.mjs";
 import { openDialog } from "../dialog.mjs";
@@ -8,14 +8,14 @@ import { time } from "../format.mjs";
 
 const EXPIRIES = [["3600", "1 hour"], ["86400", "1 day"], ["604800", "7 days"], ["2592000", "30 days"]];
 
-/** Ask for expiry and origins, make the link, show it once. */
-export function handOutUsage(group) {
-  return openDialog("Hand out usage", (close) => {
+/** Ask for expiry and origins, create the link, show it once. */
+export function shareUsagePage(group) {
+  return openDialog("Share usage page", (close) => {
     const place = h("div");
     const expiry = select("expires_in_s", EXPIRIES, "3600");
     const origins = h("textarea", { name: "frame_origins", rows: 3, spellcheck: "false", placeholder: "https://portal.example" });
     const asked = form(
-      "Make the link",
+      "Create the link",
       [
         h("p", {}, "Whoever has the link sees the usage, limits and key names of ", h("bdi", {}, group.metadata.external_entity_id), ", and nothing else. Revoking the key that you are logged in with ends it."),
         field("Valid for", expiry),

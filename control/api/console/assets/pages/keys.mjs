@@ -1,4 +1,4 @@
-// Keys: all of them, and with `?group_id=` those of a group. A key is shown once, when it is made.
+// Keys: all of them, and with `?group_id=` those of a group. A key is shown once, when it is created.
 
 import { read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
@@ -30,7 +30,7 @@ function groupLink(group) {
 export function keysOf(group, session) {
   const path = route`/v1/gateway/groups/${group.id}/api_keys`;
   const shown = h("div");
-  const list = pagedList(path, () => ({}), (items) => keyTable(items, path, session, list.reload), "No keys yet. Mint one with the form above.");
+  const list = pagedList(path, () => ({}), (items) => keyTable(items, path, session, list.reload), "No keys yet. Create one with the form above.");
   list.reload();
   return h("div", {}, mintForm(path, null, shown, list.reload), shown, list.element);
 }

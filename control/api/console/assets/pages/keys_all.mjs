@@ -23,7 +23,7 @@ export async function drawAllKeys(main, session, query) {
   const list = pagedList("/v1/gateway/api_keys", () => ({ ...filters, month: "true" }), (items) => allKeys(items, session, list.reload), empty);
   const shown = h("div");
   main.append(
-    h("details.card", {}, h("summary", {}, "New key of the workspace"), h("p", {}, "Such a key manages the workspace or calls its platform models. To call slugs, mint a key of a group: open the group."), mintForm(OWN, TYPES, shown, list.reload)),
+    h("details.card", {}, h("summary", {}, "New key of the workspace"), h("p", {}, "Such a key manages the workspace or calls its platform models. To call slugs, create a key of a group: open the group."), mintForm(OWN, TYPES, shown, list.reload)),
     shown,
     filterForm(filters),
     list.element,

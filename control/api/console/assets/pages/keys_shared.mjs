@@ -33,7 +33,7 @@ export function mintForm(path, types, place, reload) {
     showOnce(place, made);
     await reload();
   }
-  return h("div.card", {}, form("Mint a key", [field("Name (optional)", name), type && field("It may", type)], submit, { inline: true }));
+  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type)], submit, { inline: true, primary: true }));
 }
 
 /** Show a new key until its owner says that it is stored; it is nowhere else. */
@@ -63,8 +63,8 @@ export const NAMES = [
   { head: "Name", cell: (key) => (key.name === null ? h("span.soft", {}, "none") : h("bdi", {}, key.name)) },
 ];
 export const TIMES = [
-  { head: "Made", cell: (key) => ago(key.created_at) },
   { head: "Last used", cell: (key) => (key.last_used_at ? ago(key.last_used_at) : h("span.soft", {}, "never")) },
+  { head: "Created", cell: (key) => ago(key.created_at) },
 ];
 
 export const eventsLink = (key) => h("a", { href: withQuery("/console/events", { api_key_prefix: key.prefix }), "aria-label": `Events of ${key.prefix}` }, "Events");

@@ -8,6 +8,7 @@ import { actionButton, copyable } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { logView } from "../log_view.mjs";
 import { announce, nothing, remark } from "../notice.mjs";
+import { tile, tiles } from "../tiles.mjs";
 import { addressOf, askDeployment, askReplicas, healthyOf, statusBadge } from "./models_forms.mjs";
 
 const EVERY_S = 2;
@@ -53,7 +54,7 @@ function shown(path, { deployment, environments }, reload) {
   ];
 }
 
-const figures = (pairs) => h("dl.figures-row", {}, pairs.map(([name, value]) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, value))));
+const figures = (pairs) => tiles(pairs.map(([name, value]) => tile(name, value)));
 
 function settings(deployment, environments) {
   const { health } = deployment;

@@ -8,11 +8,12 @@ import { copyable } from "../form.mjs";
 import { keepFresh } from "../live.mjs";
 import { nothing } from "../notice.mjs";
 import { table } from "../table.mjs";
+import { tile, tiles } from "../tiles.mjs";
+import { errorRate } from "./error_rate.mjs";
+import { healthCard } from "./overview_health.mjs";
 
 const PERIODS = { hour: "Last hour", day: "Last day", month: "Last month" };
 const BUSIEST = 10; // slugs whose times are drawn; a series has 7 kB
-const WARN_SHARE = 0.01;
-const BAD_SHARE = 0.05;
 
 /** Draws the page. `?period=`; `?slug=` for one slug; `?end=` for a period that is over. */
 export async function draw(main, { session, query }) {
@@ -20,7 +21,9 @@ export async function draw(main, { session, query }) {
   const slug = query.get("slug");
   const end = query.get("end");
   const part = h("div");
-  main.append(toolbar(period, slug), part);
+  const moves = h("span.moves");
+  if (!slug && !end) main.append(healthCard());
+  main.append(toolbar(period, slug, moves), part);
   const sort = { by: "Calls", descending: true, changed: () => fresh.now() };
   const load = async () => {
     const asked = { period, slug, end_time: end };
@@ -32,13 +35,13 @@ export async function draw(main, { session, query }) {
   };
   const cards = h("div.cards");
   const fresh = keepFresh(part, period === "hour" && !end ? 5 : 15, load, (traffic) => {
-    const moves = steps(traffic, period, slug, end);
-    if (traffic.items.length === 0) return [moves, slug || end ? noCalls(slug, period, end) : firstCall(session, period)];
-    return [moves, totals(traffic), charts(cards, traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
+    redraw(moves, steps(traffic, period, slug, end));
+    if (traffic.items.length === 0) return slug || end ? noCalls(slug, period, end) : firstCall(session, period);
+    return [totals(traffic), charts(cards, traffic), h("h2", {}, "By slug"), bySlug(traffic, period, sort)];
   });
 }
 
-function toolbar(period, slug) {
+function toolbar(period, slug, moves) {
   const choices = Object.entries(PERIODS).map(([name, text]) =>
     h("a.button", { href: address(name, slug), "aria-current": name === period && "page" }, text),
   );
@@ -46,6 +49,7 @@ function toolbar(period, slug) {
     "div.toolbar",
     {},
     h("div.choices", { role: "group", "aria-label": "Period" }, choices),
+    moves,
     slug && h("span", {}, "Only ", h("code", {}, slug)),
     slug && h("a", { href: address(period, null) }, "Show all slugs"),
     linksOf(slug),
@@ -55,13 +59,11 @@ function toolbar(period, slug) {
 /** Which time is shown, and the way to earlier ones. A month is as much as is kept. */
 function steps({ start_time, end_time }, period, slug, end) {
   if (period === "month") return null;
-  return h(
-    "p.toolbar",
-    {},
+  return [
     h("a.button", { href: address(period, slug, start_time), "data-key": "earlier" }, "← Earlier"),
     end && h("span", {}, time(start_time), " to ", time(end_time)),
     end && h("a.button", { href: address(period, slug), "data-key": "now" }, "Now →"),
-  );
+  ];
 }
 
 /** A slug has a `/`; anything else is the id of a model that is called directly. */
@@ -85,44 +87,31 @@ function totals({ items, start_time, end_time }) {
   const [calls, errors, refusals] = [sum("calls"), sum("errors"), sum("refusals")];
   const input = sum("uncached_input_tokens", "cached_input_tokens");
   const minutes = Math.max(1, (new Date(end_time) - new Date(start_time)) / 60_000);
-  return h(
-    "dl.figures-row",
-    {},
-    figure("Calls", brief(calls), perMinute(calls / minutes)),
-    figure("Errors", brief(errors), shareBadge(errors, calls)),
-    figure("Refusals", brief(refusals), `${percent(refusals, calls)} of calls`),
-    figure("Tokens", brief(input + sum("output_tokens")), `${brief(input)} in, ${brief(sum("output_tokens"))} out`),
-    figure("From cache", percent(sum("cached_input_tokens"), input), "of input tokens"),
+  const output = sum("output_tokens");
+  return tiles(
+    tile("Calls", brief(calls), perMinute(calls / minutes), count(calls)),
+    tile("Errors", brief(errors), [errorRate(errors, calls), " of calls"], count(errors)),
+    tile("Refusals", brief(refusals), `${percent(refusals, calls)} of calls`, count(refusals)),
+    tile("Tokens", brief(input + output), `${brief(input)} in, ${brief(output)} out`, count(input + output)),
+    tile("From cache", percent(sum("cached_input_tokens"), input), "of input tokens"),
     firstByte(items),
   );
 }
 
-function figure(name, value, note) {
-  return h("div.figure", {}, h("dt", {}, name), h("dd", {}, value, h("div.note", {}, note)));
-}
-
-/** Medians cannot be added up: of several slugs, the fastest and the slowest are shown. */
+/** Medians cannot be added up: of several slugs, the slowest and the fastest are shown. */
 function firstByte(items) {
   const known = items.filter((item) => item.first_byte_ms);
   if (known.length === 1) {
     const { p50, p95, p99 } = known[0].first_byte_ms;
-    return figure("Time to first byte", milliseconds(p50), `p95 ${milliseconds(p95)}, p99 ${milliseconds(p99)}`);
+    return tile("Time to first byte", milliseconds(p50), `p95 ${milliseconds(p95)}, p99 ${milliseconds(p99)}`);
   }
   const medians = known.map((item) => item.first_byte_ms.p50);
-  const range = [...new Set([Math.min(...medians), Math.max(...medians)].map(milliseconds))].join(" – ");
-  return figure("Time to first byte", known.length ? range : "–", "p50, fastest to slowest slug");
+  const slowest = known.length ? milliseconds(Math.max(...medians)) : "–";
+  return tile("Time to first byte", slowest, known.length ? `p50 of the slowest slug; fastest ${milliseconds(Math.min(...medians))}` : "no answers");
 }
 
 function perMinute(rate) {
   return rate >= 60 ? `${(rate / 60).toFixed(1)} a second` : `${rate.toFixed(rate < 10 ? 1 : 0)} a minute`;
-}
-
-/** The share of errors, its meaning in a word and a colour. */
-export function shareBadge(errors, calls) {
-  if (!calls) return h("span.soft", {}, "no calls");
-  const share = errors / calls;
-  const [kind, word] = share >= BAD_SHARE ? ["bad", "high"] : share >= WARN_SHARE ? ["warn", "raised"] : ["good", "normal"];
-  return h(`span.badge.${kind}`, {}, `${percent(errors, calls)} errors, ${word}`);
 }
 
 /** `busiest`: the busiest slugs, and the sum of all others. Medians of slugs cross each other: one slug is drawn at a time. */
@@ -156,7 +145,8 @@ function bySlug({ items }, period, sort) {
   const columns = [
     { head: "Slug", value: nameOf, cell: (item) => (item.slug ? h("a", { href: address(period, item.slug) }, item.slug) : nameOf(item)) },
     figures("Calls", "calls"),
-    { head: "Errors", number: true, value: (item) => item.errors / (item.calls || 1), cell: (item) => [count(item.errors), " ", shareBadge(item.errors, item.calls)] },
+    { head: "Error rate", number: true, value: (item) => item.errors / (item.calls || 1), cell: (item) => errorRate(item.errors, item.calls) },
+    figures("Errors", "errors"),
     figures("Refusals", "refusals"),
     figures("Input", "uncached_input_tokens"),
     figures("Cached input", "cached_input_tokens"),
@@ -191,7 +181,7 @@ function firstCall(session, period) {
       {},
       h("li", {}, h("a", { href: "/console/endpoints?new=1" }, "Create an endpoint"), ": it maps a slug to an upstream."),
       h("li", {}, h("a", { href: "/console/groups?new=1" }, "Create a group"), ": it says who may call the slug, and how much."),
-      h("li", {}, "Open the group and ", h("a", { href: "/console/groups" }, "mint a key"), " for it."),
+      h("li", {}, "Open the group and ", h("a", { href: "/console/groups" }, "create a key"), " for it."),
       h("li", {}, "Call the slug with that key: in the ", h("a", { href: "/console/playground" }, "playground"), ", or from a terminal:"),
     ),
     copyable(command, "A first call"),

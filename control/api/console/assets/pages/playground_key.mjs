@@ -80,12 +80,12 @@ function mintHelper(slug, minted, fill) {
   const entities = h("datalist", { id: "entities" });
   const state = h("div");
   const helper = h(
-    "details.mint",
+    "details",
     {},
-    h("summary", {}, "Mint a key for a group"),
+    h("summary", {}, "Create a key for a group"),
     field("Group", entity, "The group's external id. The key is a real one; revoke it when you are done."),
     entities,
-    actionButton("Mint a key", mint),
+    actionButton("Create a key", mint),
     state,
   );
   helper.addEventListener("toggle", suggest, { once: true });
@@ -104,7 +104,7 @@ function mintHelper(slug, minted, fill) {
     Object.assign(minted, { key: made.api_key, prefix: made.prefix, group });
     fill(made.api_key);
     redraw(state, mintedNotice(group, made.prefix));
-    announce("Minted");
+    announce("Created");
   }
 
   function mintedNotice(group, prefix) {
@@ -112,7 +112,7 @@ function mintHelper(slug, minted, fill) {
     const wanted = slug.value.trim();
     return remark(
       "good",
-      h("p", {}, "Minted ", h("code", {}, prefix), " for ", groupLink(group), "; it is in the field above."),
+      h("p", {}, "Created ", h("code", {}, prefix), " for ", groupLink(group), "; it is in the field above."),
       wanted && !slugs.includes(wanted) && h("p", {}, h("strong", {}, "This group may not call "), h("code", {}, wanted), slugs.length > 0 && [". It may call ", h("code", {}, slugs.slice(0, 5).join(", ")), slugs.length > 5 && " and others"], "."),
       actionButton("Revoke this key", () => revoke(group, prefix), { class: "danger" }),
     );

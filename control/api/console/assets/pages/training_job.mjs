@@ -111,7 +111,7 @@ function checkpointList(path, checkpoints) {
     "Checkpoints",
     [
       { head: "Checkpoint", cell: (one) => h("code.nowrap", {}, one.checkpoint_id) },
-      { head: "Written", cell: (one) => ago(one.created_at) },
+      { head: "Created", cell: (one) => ago(one.created_at) },
       { head: "Type", cell: (one) => (one.base_model ? [one.checkpoint_type, " of ", h("bdi", {}, one.base_model)] : one.checkpoint_type) },
       { head: "Size", number: true, cell: (one) => bytes(one.size_bytes) },
       { head: "In the store", cell: (one) => (one.sync_status === "COMPLETE" ? "yes" : "on its way") },

@@ -9,6 +9,7 @@ import { limitBars } from "../limit_bars.mjs";
 import { keepFresh } from "../live.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
+import { tile, tiles } from "../tiles.mjs";
 import { downloads, hasBelow } from "./usage_downloads.mjs";
 import { refusedCalls } from "./usage_requests.mjs";
 
@@ -80,9 +81,7 @@ function figures({ days, totals: { day, month } }) {
   const rows = [["", day, month]];
   if (hasBelow([day, month])) rows.push([", with groups below", day.with_groups_below, month.with_groups_below]);
   return rows.map(([whose, ofDay, inMonth]) =>
-    h(
-      "dl.figures-row",
-      {},
+    tiles(
       figure(`Calls today${whose}`, ofDay.calls),
       figure(`Tokens today${whose}`, tokensOf(ofDay)),
       figure(`Calls ${ofMonth}${whose}`, inMonth.calls),
@@ -94,17 +93,11 @@ function figures({ days, totals: { day, month } }) {
 
 // Figures have it where the operator lets customers see money (TOLLGATE_PORTAL_COST).
 const hasCost = (sums) => "cost" in sums;
-const costText = ({ cost, unpriced_calls: unpriced }) => {
-  const amounts = Object.entries(cost ?? {}).map(([currency, amount]) => `${amount} ${currency}`);
-  return [...amounts, ...(unpriced ? [`${count(unpriced)} calls without a price`] : [])].join(", ") || "–";
-};
-const costFigure = (name, sums) => h("div.figure", {}, h("dt", {}, name), h("dd", {}, costParts(sums)));
-/** Amounts in large type, what belongs to them in small type, so that tiles do not wrap. */
-function costParts({ cost, unpriced_calls: unpriced }) {
-  const amounts = Object.entries(cost ?? {}).map(([currency, amount]) => h("div", {}, amount, " ", h("span.note", {}, currency)));
-  return [amounts.length ? amounts : "–", unpriced > 0 && h("div.note", {}, `${count(unpriced)} calls without a price`)];
-}
-const figure = (name, value) => h("div.figure", {}, h("dt", {}, name), h("dd", { title: count(value) }, brief(value)));
+const amountsOf = ({ cost }) => Object.entries(cost ?? {}).map(([currency, amount]) => `${amount} ${currency}`).join(", ");
+const unpricedOf = ({ unpriced_calls: unpriced }) => (unpriced ? `${count(unpriced)} calls without a price` : "");
+const costText = (sums) => [amountsOf(sums), unpricedOf(sums)].filter(Boolean).join(", ") || "–";
+const costFigure = (name, sums) => tile(name, amountsOf(sums) || "–", unpricedOf(sums) || null);
+const figure = (name, value) => tile(name, brief(value), null, count(value));
 
 function limits(items) {
   return [h("h2", {}, "Limits"), items.length ? limitBars("Limits", items, { source: sourceOf(items) }) : nothing("No limit binds your calls.")];
@@ -120,7 +113,7 @@ function spendLimits(items = []) {
     { head: "Calls in flight", number: true, cell: ({ reserved }) => reserved ?? "–" },
     { head: "Remaining", number: true, cell: ({ remaining }) => remaining ?? "–" },
     { head: "Resets at", cell: ({ reset_at: at }) => (at === null ? "–" : time(at)) },
-    ...(items.some(({ own }) => !own) ? [{ head: "Whose", cell: ({ own }) => (own ? "own" : "shared") }] : []),
+    ...(items.some(({ own }) => !own) ? [{ head: "Scope", cell: ({ own }) => (own ? "own" : "shared") }] : []),
   ];
   return [h("h2", {}, "Spend limits"), table("Spend limits", columns, items)];
 }

@@ -28,9 +28,9 @@ function webhookTable(webhooks) {
     "Webhooks",
     [
       { head: "URL", cell: (one) => h("a", { href: withQuery("/console/webhooks", { id: one.id }) }, one.url) },
-      { head: "Description", cell: (one) => h("bdi", {}, one.description ?? "–") },
-      { head: "Messages", cell: messages },
       { head: "State", cell: state },
+      { head: "Messages", cell: messages },
+      { head: "Description", cell: (one) => h("bdi", {}, one.description ?? "–") },
       { head: "Created", cell: (one) => ago(one.created_at) },
     ],
     webhooks,
