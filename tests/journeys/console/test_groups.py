@@ -201,7 +201,7 @@ async def test_tree_is_walked_and_a_branch_deleted(page: Page, stage: Stage) -> 
     await assert_accessible(page)
     await assert_fits(page)
     await page.get_by_role("combobox", name="Find anything").fill(f"{stage.name}{HOSTILE}")
-    await page.get_by_role("option", name=f"{stage.name}{HOSTILE}").click()
+    await page.get_by_role("listbox", name="Matches").get_by_role("option", name=f"{stage.name}{HOSTILE}").click()
     await page.wait_for_url(f"**/console/groups?id={top}")
 
     await page.get_by_role("button", name="Delete").click()
