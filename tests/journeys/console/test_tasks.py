@@ -135,7 +135,7 @@ async def test_a_refusal_of_an_hour_ago_is_explained_in_two_clicks(page: Page, s
     await operator.pushes("Show")
     row = page.get_by_role("region", name="Requests").locator("tbody tr")
     await expect(row).to_have_count(1)
-    await expect(row).to_contain_text("RATE_LIMITED 1 REQUEST per MINUTE")
+    await expect(row).to_contain_text("RATE_LIMITED: 1 request a minute")
     assert operator.clicks == 2
 
 

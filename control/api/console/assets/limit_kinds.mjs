@@ -1,5 +1,6 @@
 // The kinds of limits, from control's one table of them (policy/limits/kinds.py).
 
+import { count } from "./format.mjs";
 import { LIMITS as table } from "./tables.mjs";
 
 /** By type: `{noun, parts, is_concurrent}`; `parts`: which of a call's tokens count, null if each call counts as 1. */
@@ -24,6 +25,13 @@ export const nounOf = (type) => TYPES[type]?.noun ?? type.toLowerCase();
 
 /** "requests a minute", "requests in flight" */
 export const kindText = ({ type, unit }) => (isConcurrent(type) ? nounOf(type) : `${nounOf(type)} a ${unit.toLowerCase()}`);
+
+/** "100 requests a minute", "1 request a minute". Of a prepaid balance, which has neither unit nor threshold: "balance". */
+export function limitText({ type, unit, threshold }) {
+  const kind = unit === null ? nounOf(type) : kindText({ type, unit });
+  if (threshold === null) return kind;
+  return threshold === 1 ? `1 ${kind.replace(/s(?= |$)/, "")}` : `${typeof threshold === "number" ? count(threshold) : threshold} ${kind}`;
+}
 
 /** How much of a limit's type a sum of calls is. */
 export function amountOf(type, { calls, input_tokens: input, cached_input_tokens: cached, output_tokens: output }) {

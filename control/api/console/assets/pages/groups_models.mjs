@@ -4,7 +4,7 @@
 import { h, newId } from "../dom.mjs";
 import { field, select } from "../form.mjs";
 import { count } from "../format.mjs";
-import { isConcurrent, KINDS, kindText, MIN_THRESHOLD, nounOf, RATE_UNITS, TYPES, USAGE_TYPES, USAGE_UNITS } from "../limit_kinds.mjs";
+import { isConcurrent, KINDS, limitText, MIN_THRESHOLD, nounOf, RATE_UNITS, TYPES, USAGE_TYPES, USAGE_UNITS } from "../limit_kinds.mjs";
 import { nothing, remark } from "../notice.mjs";
 import { nameOf, nearest, ownLimit } from "./groups_rules.mjs";
 
@@ -138,13 +138,13 @@ function wholeNumber(input) {
 function fromAbove(slug, { enforcement, ancestors }) {
   const said = KINDS.flatMap((kind) => {
     const above = enforcement === "CASCADING" ? ancestors.map((group) => ({ group, threshold: ownLimit(group, { slug, ...kind }) })) : [nearest(ancestors, { slug, ...kind })];
-    return above.filter((one) => one && one.threshold !== null).map((one) => `${count(one.threshold)} ${kindText(kind)} (${nameOf(one.group)})`);
+    return above.filter((one) => one && one.threshold !== null).map((one) => `${limitText({ ...kind, threshold: one.threshold })} (${nameOf(one.group)})`);
   });
   if (!said.length) return "Empty means no limit.";
   return enforcement === "CASCADING" ? `At most, and counted together with others below: ${said.join(", ")}.` : `Empty inherits: ${said.join(", ")}.`;
 }
 
 function limitsText({ rate_limits, usage_limits }) {
-  const limits = [...rate_limits, ...usage_limits].map((limit) => `${count(limit.threshold)} ${kindText(limit)}`);
+  const limits = [...rate_limits, ...usage_limits].map(limitText);
   return limits.join(", ") || "no limits of its own";
 }

@@ -5,7 +5,7 @@ import { openDialog } from "../dialog.mjs";
 import { h } from "../dom.mjs";
 import { count, milliseconds, time } from "../format.mjs";
 import { copyable, field, form } from "../form.mjs";
-import { kindText, nounOf } from "../limit_kinds.mjs";
+import { limitText } from "../limit_kinds.mjs";
 import { pagedList, table } from "../table.mjs";
 import { windowFields, windowOf } from "../time_window.mjs";
 
@@ -77,12 +77,6 @@ function statusBadge(request) {
 function reason(request) {
   if (!request.error_code) return request.status < 400 ? "" : h("span.words", {}, "error of the upstream, or of the key");
   return h("span.words", {}, h("code", {}, request.error_code), request.limit && `: ${limitText(request.limit)}`);
-}
-
-/** "100 requests a minute" */
-function limitText({ type, unit, threshold }) {
-  const kind = unit === null ? nounOf(type) : kindText({ type, unit });
-  return threshold === null ? kind : `${typeof threshold === "number" ? count(threshold) : threshold} ${kind}`;
 }
 
 const costOf = ({ cost }) => (cost ? `${cost.amount} ${cost.currency}` : "–");
