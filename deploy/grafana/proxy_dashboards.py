@@ -131,6 +131,12 @@ PROXY = Dashboard(
                     "Since control last confirmed it. TollgateSnapshotStale fires at 300 s.",
                     (f"max by (instance) (tollgate_snapshot_age_seconds{{{PROXIES}}})", "{{instance}}"),
                 ),
+                panel(
+                    "Calls missing from the list of requests",
+                    "ops",
+                    "Control was away, or took them too slowly. Events and traffic have them.",
+                    (f"sum by (instance) (rate(tollgate_unlisted_calls_total{{{PROXIES}}}[{RATE}]))", "{{instance}}"),
+                ),
             ),
         ),
         (
