@@ -183,20 +183,28 @@ async def saved(page: Page, button: Locator) -> tuple[str, str]:
 
 
 async def test_a_customer_downloads_its_statement_and_figures(page: Page, scene: Scene) -> None:
-    await scene.stage.events_of("partner", 5)
-    await signed_in(page, scene.keys["partner"], "/console/usage")
+    key = await scene.stage.operator.key(await scene.stage.operator.group("stated", models(SLUGS[2])))
+
+    async def is_known() -> bool:
+        return await scene.call(key, SLUGS[2]) == 200
+
+    await scene.stage.until(is_known, "the proxy knows the key")
+    for _ in range(4):
+        assert await scene.call(key, SLUGS[2]) == 200
+    await scene.stage.events_of("stated", 5)
+    await signed_in(page, key, "/console/usage")
     await expect(page.get_by_role("region", name="Usage by slug in 31 days")).to_contain_text(SLUGS[2])
     name, text = await saved(page, page.get_by_role("button", name="Download"))
     month = await page.get_by_label("Month").input_value()
     assert name == f"statement-{month}-draft.csv"
     lines = list(csv.DictReader(text.splitlines()))
-    assert {line["entity"] for line in lines} == {"partner"}
+    assert {line["entity"] for line in lines} == {"stated"}
     assert [line["calls"] for line in lines if line["slug"] == SLUGS[2]] == ["5"]
     await page.get_by_label("Format").select_option("html")
     name, text = await saved(page, page.get_by_role("button", name="Download"))
     assert name == f"statement-{month}-draft.html"
     assert text.startswith("<!doctype html>")
-    assert f"Statement {month}: partner" in text
+    assert f"Statement {month}: stated" in text
     name, text = await saved(page, page.get_by_role("button", name="Slugs"))
     (row,) = csv.DictReader(text.splitlines())
     assert (row["slug"], row["calls"]) == (SLUGS[2], "5")
