@@ -134,21 +134,23 @@ class Settle:
     def report(self, context: RequestContext) -> None:
         """Log and count. A request with a group's key carries the group's label, whatever its outcome.
 
-        A look of the console is neither logged nor counted: control logs what its pages do.
+        A look of the console is neither logged nor counted: control logs what its pages do. It leads to no target.
         """
-        if context.facts.is_look:
-            return
         incoming = context.incoming
         outgoing = context.outgoing
         shape = context.shape
         route = context.route
         bill = context.billed
         labels = None if shape is None else shape.labels
+        if labels is None:
+            if context.facts.is_look:
+                return
+            labels = _labels(context)
         duration_s = perf_counter() - incoming.received_at
         upstream_s = context.upstream_s
         ours_s = duration_s - upstream_s - incoming.body_wait_s - outgoing.room_wait_s
         report = RequestReport(
-            labels=labels or _labels(context),
+            labels=labels,
             ended_at_ms=time_ns() // 1_000_000,
             request_id=context.request_id,
             status=context.status,
