@@ -20,7 +20,6 @@ from redis.exceptions import (
     ClusterDownError,
     MovedError,
     ReadOnlyError,
-    SlotNotCoveredError,
     TryAgainError,
 )
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -37,7 +36,7 @@ _MOST_REDIRECTS = 16
 _REDIRECT_S = 0.01
 """The pause before a redirect, times its number: two servers may disagree for a moment."""
 _TRY_AGAIN_S = 0.05
-_DOUBTFUL = (RedisConnectionError, RedisTimeoutError, ClusterDownError, ReadOnlyError, SlotNotCoveredError, OSError)
+_DOUBTFUL = (RedisConnectionError, RedisTimeoutError, ClusterDownError, ReadOnlyError, OSError)
 Command = Callable[[Redis], Awaitable[Any]]
 """Sends one command by redis-py's method of its name."""
 Keyed = tuple[str, Command]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import SlotNotCoveredError
+from redis.exceptions import ClusterDownError
 
 from runtime.redis.slots import SLOTS, Place, slot_of, slot_ranges
 
@@ -47,11 +47,11 @@ class SlotMap:
         return self.owners.count(None)
 
     def owner(self, key: str) -> Place:
-        """Raises redis-py's `SlotNotCoveredError`."""
+        """Raises `ClusterDownError`, as a node answers. redis-py's `SlotNotCoveredError` is no `RedisError`."""
         slot = slot_of(key.encode())
         owner = self.owners[slot]
         if owner is None:
-            raise SlotNotCoveredError(f"no node of the cluster serves slot {slot}")
+            raise ClusterDownError(f"no node of the cluster serves slot {slot}")
         return owner
 
     def move(self, slot: int, owner: Place) -> None:
