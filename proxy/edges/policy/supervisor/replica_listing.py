@@ -14,7 +14,7 @@ import orjson
 
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
-from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.directory import SnapshotDirectory, decoded_key
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
 from proxy.edges.policy.supervisor.group_rows import count_unreadable
 from proxy.records.supervisor.policy_replica import ReplicaVersion
@@ -74,9 +74,10 @@ class ReplicaListing:
         return {kind: count for kind, count in self._conn.execute(_COUNTS) if count}
 
     def key_with(self, prefix: str) -> KeyRow | None:
+        """The key with this prefix. Raises `PolicyUnavailableError` if this version cannot read it."""
         query = "SELECT id, body FROM keys WHERE json_extract(CAST(body AS TEXT), '$.prefix') = ?"
         row = self._conn.execute(query, (prefix,)).fetchone()
-        return KeyRow.from_wire(row[0], orjson.loads(row[1])) if row else None
+        return decoded_key(*row) if row else None
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
         """Return the number of secrets that none of these keys can open, and of all secrets."""
