@@ -20,10 +20,10 @@ from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, OlderProxiesError
 from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.keys.settings import NO_SETTINGS, KeySettings
-from policy.levels import POLICY_LEVEL, PolicyLevel
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
+from policy.spend.levels import POLICY_LEVEL, PolicyLevel
 from policy.spend.limits import SpendLimit, level_of
 
 MAX_ROWS = 10_000

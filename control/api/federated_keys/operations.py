@@ -71,7 +71,7 @@ class UpdateFederatedKeyRequestV1(KeySettingsRequestV1):
 
 
 class RotateKeyRequestV1(RequestV1):
-    """How long both keys work."""
+    """A rotation: the time in which both keys work."""
 
     overlap_seconds: Annotated[int, Field(ge=0, le=MAX_OVERLAP_S, examples=[86_400]), INTEGRAL] = Field(
         description="The old key ends so long from now, or when it would have anyway. 0: at once."
