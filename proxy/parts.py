@@ -106,8 +106,8 @@ class Counters(Protocol):
 
     # admit and async requests
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
+        """Take everything or nothing, `further` plans included. Await what this returns at once.
 
         Awaiting it raises `CountersUnavailableError`.
         """
