@@ -129,7 +129,7 @@ class LaterCounters(FakeCounters):
 
     admitted = 0
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Taken | LimitHit] = loop.create_future()
         loop.call_soon(self._answer, answer, plan, estimate)

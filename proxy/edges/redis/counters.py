@@ -240,8 +240,9 @@ class RedisCounters:
             for plan in plans:
                 question = self.ask(plan, estimate)
                 questions.append(question)
-                if isinstance(question, asyncio.Future) and question.done() and isinstance(question.result(), LimitHit):
-                    return question.result()
+                refusal = question.result() if isinstance(question, asyncio.Future) and question.done() else None
+                if isinstance(refusal, LimitHit):
+                    return refusal
             for question in questions:
                 answer = await question
                 if isinstance(answer, LimitHit):
