@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from control.edges.sql import key_rows
-from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.group_rows import find_group
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
-from control.errors import GroupNotFoundError, InvalidFieldError, KeyNotFoundError, KeyTakenError
+from control.errors import GroupNotFoundError, KeyNotFoundError
 from control.records.audit import Change
 from control.records.ids import new_key
 from control.records.policy import KeyRecord, PresentedKey
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_key
-from policy.credentials import KeyKind, digest_of, prefix_of, registered_prefix, unregistrable
+from policy.credentials import KeyKind, digest_of, prefix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,43 +36,12 @@ async def add_key(tx: WriteTx, owner: KeyOwner, kind: KeyKind, name: str | None)
 
 
 async def mint_key(store: Store, owner: KeyOwner, kind: KeyKind, name: str | None) -> tuple[str, KeyRecord]:
-    """The plaintext, and the key as it is stored."""
+    """The plaintext, and the key of the workspace as it is stored."""
 
     async def work(tx: WriteTx) -> tuple[str, KeyRecord]:
-        await _check_owner(tx.conn, owner)
         return await add_key(tx, owner, kind, name)
 
-    try:
-        return await store.transact(work)
-    except DanglingError:  # another request deleted the group
-        raise GroupNotFoundError from None
-
-
-async def register_key(store: Store, owner: KeyOwner, key: str, name: str | None) -> KeyRecord:
-    """Save a key that its owner brings, under a group. Digests are unique, so that a call has one group.
-
-    Raises `KeyTakenError`, whoever has registered it: who holds a key may learn by a call, too, that it is one.
-    """
-    reason = unregistrable(key)
-    if reason:
-        raise InvalidFieldError("key", f"key: {reason}")
-    if name is not None and key in name:
-        raise InvalidFieldError("name", "name: must not hold the key; it is shown in lists and in the audit trail")
-
-    async def work(tx: WriteTx) -> KeyRecord:
-        await _check_owner(tx.conn, owner)
-        prefix = registered_prefix(key)
-        record = KeyRecord(prefix, KeyKind.FEDERATED.value, owner.workspace_id, owner.group_id, name, tx.now_ms)
-        await key_rows.insert_key(tx, record, digest_of(key))
-        tx.audit(owner.workspace_id, Change("key.register", path_of(record), None, shown_key(record)))
-        return record
-
-    try:
-        return await store.transact(work)
-    except TakenError:
-        raise KeyTakenError from None
-    except DanglingError:
-        raise GroupNotFoundError from None
+    return await store.transact(work)
 
 
 async def revoke_key(store: Store, owner: KeyOwner, prefix: str) -> None:
