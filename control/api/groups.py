@@ -56,6 +56,7 @@ from policy.limits.effective import Bound, bounds_of_each
 from policy.limits.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.kinds import Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_USAGE_LIMITS, Limit, SlugLimits, limit_of
+from policy.permissions import Permission
 from policy.snapshot import models_entry_to_wire
 
 _Entity = Annotated[
@@ -423,17 +424,25 @@ _ONE = f"{_PATH}/{{group_id}}"
 _CREATE = CreateGatewayGroupRequestV1
 _UPDATE = UpdateGatewayGroupRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
-    Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),
-    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
     Operation(
-        "DELETE",
-        _ONE,
-        _delete,
-        "Delete a group and all below it",
-        DeletedGatewayGroupV1,
+        *("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1),
+        query=GroupsQueryV1,
+        errors=(400, 404),
+        needs=Permission.READ,
+    ),
+    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1),
         query=DeleteGroupQueryV1,
         errors=(400, 404, 409),
+        needs=Permission.POLICY,
     ),
 )

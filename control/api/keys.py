@@ -25,6 +25,7 @@ from control.resources import keys
 from control.resources.changes.shown import shown_key
 from control.resources.keys import KeyOwner
 from policy.credentials import REGISTERED_PATTERN, KeyKind
+from policy.permissions import Permission
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
 _REGISTERED: dict[str, Any] = {"pattern": f"^{REGISTERED_PATTERN}$"}
@@ -223,13 +224,56 @@ _REVOKED = RevokedFederatedKeyV1
 _MADE_OWN = CreatedWorkspaceKeyV1
 _SEVERAL_OWN = WorkspaceKeysResponseV1
 OPERATIONS = (
-    Operation("POST", _FEDERATED, _post_federated, "Mint a federated key", _MADE, body=_MINT, errors=(400, 404)),
-    Operation("POST", _REGISTER, _register, "Register a key", RegisteredKeyV1, body=_BRING, errors=(400, 404, 409)),
-    Operation("GET", _FEDERATED, _list_federated, "List a group's keys", _SEVERAL, query=_PAGE, errors=(400, 404)),
-    Operation("GET", _ONE_FEDERATED, _get_federated, "Get a group's key", FederatedKeyV1, errors=(404,)),
-    Operation("DELETE", _ONE_FEDERATED, _delete_federated, "Revoke a group's key", _REVOKED, errors=(404,)),
-    Operation("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN, body=_CREATE, errors=(400,), tag="Keys"),
-    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_OWN_PAGE, errors=(400,), tag="Keys"),
-    Operation("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1, errors=(404,), tag="Keys"),
-    Operation("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1, errors=(404,), tag="Keys"),
+    Operation(
+        *("POST", _FEDERATED, _post_federated, "Mint a federated key", _MADE),
+        body=_MINT,
+        errors=(400, 404),
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("POST", _REGISTER, _register, "Register a key", RegisteredKeyV1),
+        body=_BRING,
+        errors=(400, 404, 409),
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("GET", _FEDERATED, _list_federated, "List a group's keys", _SEVERAL),
+        query=_PAGE,
+        errors=(400, 404),
+        needs=Permission.READ,
+    ),
+    Operation(
+        "GET", _ONE_FEDERATED, _get_federated, "Get a group's key", FederatedKeyV1, errors=(404,), needs=Permission.READ
+    ),
+    Operation(
+        *("DELETE", _ONE_FEDERATED, _delete_federated, "Revoke a group's key", _REVOKED),
+        errors=(404,),
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN),
+        body=_CREATE,
+        errors=(400,),
+        tag="Keys",
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN),
+        query=_OWN_PAGE,
+        errors=(400,),
+        tag="Keys",
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1),
+        errors=(404,),
+        tag="Keys",
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1),
+        errors=(404,),
+        tag="Keys",
+        needs=Permission.KEYS,
+    ),
 )

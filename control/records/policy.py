@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, field
 
+from control.records.audit import Person
 from policy.credentials import KeyKind
 from policy.endpoints import UNRESTRICTED, Target
 from policy.limits.groups import Enforcement, Group
+from policy.permissions import Permission, effective_role, permissions_of
 from policy.prices import Price
+from policy.roles import Role
 from policy.spend.balances import Balance
 from policy.spend.limits import SpendLimit
 
@@ -101,6 +104,23 @@ class PresentedKey:
     workspace_id: str
     onboarded: bool
     workspace_name: str
+    role: Role | None = None
+    """None: the key's kind says what it may do; `WORKSPACE_MANAGE_ALL` is then `ADMIN`."""
+    person: Person | None = None
+    """Whoever logged in without a key: `prefix` is then the person's, `kind` `WORKSPACE_MANAGE_ALL` with a role."""
+
+    @property
+    def actor(self) -> str:
+        """The name in the audit trail."""
+        return self.prefix if self.person is None else self.person.name
+
+    @property
+    def effective_role(self) -> Role | None:
+        return effective_role(self.kind, self.role)
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return permissions_of(self.kind, self.role)
 
 
 @dataclass(frozen=True, slots=True)
