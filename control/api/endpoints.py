@@ -40,7 +40,7 @@ from policy.endpoints import (
     Target,
     VendorCConfig,
 )
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"

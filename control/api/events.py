@@ -22,7 +22,7 @@ from control.records.times import time_text
 from control.resources.billing.event_costs import EventCosts, shown_details
 from control.resources.billing_events import EventPage
 from policy.billing import EVENT_TYPE, public_event
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _CURSOR_KIND = "events"
 _DETAILS = "details"

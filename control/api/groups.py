@@ -51,12 +51,12 @@ from control.resources.billing.month_usage import GroupMonth, month_of_groups
 from control.resources.changes.shown import shown_group
 from control.resources.group_usage import LimitUse, read_usage
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
+from policy.keys.permissions import Permission
 from policy.limits.alerts import MAX_PERCENTS, WHOLE
 from policy.limits.effective import Bound, bounds_of_each
 from policy.limits.groups import MAX_MODELS, Enforcement, Group
 from policy.limits.kinds import Unit
 from policy.limits.limit import MAX_RATE_LIMITS, MAX_USAGE_LIMITS, Limit, SlugLimits, limit_of
-from policy.permissions import Permission
 from policy.snapshot import models_entry_to_wire
 
 _Entity = Annotated[

@@ -25,7 +25,7 @@ from control.resources import keys
 from control.resources.changes.shown import shown_key
 from control.resources.keys import KeyOwner
 from policy.credentials import REGISTERED_PATTERN, KeyKind
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
 _REGISTERED: dict[str, Any] = {"pattern": f"^{REGISTERED_PATTERN}$"}

@@ -28,7 +28,7 @@ from control.records.policy import SecretRecord
 from control.resources import secrets
 from control.resources.changes.shown import shown_secret
 from control.resources.secrets import NewSecret
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 MAX_VALUE_CHARS = 65_536
 

@@ -24,9 +24,9 @@ from control.resources.group_usage import (
     usage_clock_ms,
 )
 from control.resources.groups import read_group
+from policy.keys.permissions import Permission
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.limits.windows import until_end_ms
-from policy.permissions import Permission
 
 
 class GroupUsageEntryV1(ResponseV1):

@@ -28,7 +28,7 @@ from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.billing import EVENT_TYPE
 from policy.hosts import MAX_URL_CHARS
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 DEFAULT_OVERLAP_S = 86_400
 MAX_OVERLAP_S = 7 * 86_400

@@ -27,7 +27,7 @@ from control.records.spend import CreditRecord, EntryPosition, HourDraws
 from control.records.times import time_text
 from control.resources.spend import balances
 from control.resources.spend.balances import Ledger, ListedEntry, MadeCredit, NewCredit
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.prices import AMOUNT_PATTERN, amount_of, amount_text
 
 SIGNED_PATTERN = f"-?{AMOUNT_PATTERN.pattern}"

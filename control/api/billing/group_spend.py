@@ -15,7 +15,7 @@ from control.api.protocol.schemas import RequestV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.groups import read_group
 from control.resources.spend.group_spend import BoundSpend, read_spend
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.prices import amount_text
 from policy.spend.effective import SpendBound, SpendPlan
 from policy.spend.limits import (

@@ -25,7 +25,7 @@ from control.api.protocol.schemas import (
 from control.records.policy import PriceRecord
 from control.resources.billing import prices
 from policy.billing import MAX_TIER_CHARS
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.price_wire import (
     MAX_MODEL_TOKENS,
     MAX_SERVICE_TIERS,

@@ -32,7 +32,7 @@ from control.records.times import time_text
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.report_query import COST, ReportOrder, ReportQuery
 from control.resources.billing.usage_report import PageRoom, ReportPage
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.prices import Price, amount_text
 
 _CURSOR_KIND = "usage report"

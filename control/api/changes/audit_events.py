@@ -15,7 +15,7 @@ from control.errors import InvalidFieldError
 from control.records.audit import MAX_ACTOR_CHARS, AuditEvent, AuditFilter
 from control.records.times import time_text
 from control.resources.changes import audit_trail
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _Actor = Annotated[
     str,

@@ -24,7 +24,7 @@ from control.resources.console.console_sessions import ConsoleSession
 from control.resources.console.visitors import Visitor, read_visitor
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, may_manage
-from policy.permissions import Permission, roles_with
+from policy.keys.permissions import Permission, roles_with
 
 PATH = "/console/session"
 _MAX_BODY_BYTES = 4096

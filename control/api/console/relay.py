@@ -24,7 +24,7 @@ from control.records.console import InferenceCall
 from control.resources.console.calls import check_call, is_look
 from control.resources.console.console_sessions import ConsoleSession
 from policy.credentials import MODEL_CALLERS, KeyKind
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from runtime.log_lines import cause_of
 
 PATH = "/console/call"

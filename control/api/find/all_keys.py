@@ -19,7 +19,7 @@ from control.resources.billing.month_usage import month_of_keys
 from control.resources.billing.report_groups import Totals
 from control.resources.find.search import read_all_keys
 from policy.credentials import KeyKind
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 KeyTypeName = Literal["FEDERATED", "WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
 _Text = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra=NO_NUL)]

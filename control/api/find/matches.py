@@ -13,7 +13,7 @@ from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1,
 from control.errors import InvalidFieldError
 from control.records.times import time_text
 from control.resources.find.search import search
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 MAX_CHARS = 128
 MOST = 20

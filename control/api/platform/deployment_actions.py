@@ -9,7 +9,7 @@ from control.api.platform import deployment_schemas as schemas
 from control.api.platform.deployments import ENVIRONMENTS_IN_PATHS, deployment_ref, shown
 from control.api.protocol.operations import ApiRequest, Operation
 from control.resources.platform import deployments
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 async def _post_activate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:

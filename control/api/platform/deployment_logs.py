@@ -22,7 +22,7 @@ from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
 from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 EpochNs = Annotated[
     str,

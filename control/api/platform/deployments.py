@@ -15,7 +15,7 @@ from control.records.models import DeploymentRecord, PageOfNames
 from control.resources.platform import deployments
 from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)
 """The environments whose names may stand in place of a deployment's id."""

@@ -38,7 +38,7 @@ from control.records.models import EnvironmentRecord
 from control.resources.changes.shown_platform import shown_environment
 from control.resources.platform import environments
 from control.resources.platform.deployments import DeploymentSummary, current_deployments
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _Pair = tuple[EnvironmentRecord, DeploymentSummary | None]
 """An environment and what it points to."""

@@ -11,7 +11,7 @@ from pydantic import RootModel
 from control.api.platform.teams import TeamV1, read_team
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import RequestV1, ResponseV1
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _BLANK = re.compile(r"[\s,]+")
 _TEAMS = re.compile(r"(query( \w+)? ?)?\{ ?teams ?\{ ?id name default ?\} ?\}")

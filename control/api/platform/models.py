@@ -24,7 +24,7 @@ from control.records.models import PageOfNames
 from control.records.times import time_text
 from control.resources.platform import models
 from control.resources.platform.models import ModelSummary
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class ModelsQueryV1(WholeListQueryV1):

@@ -14,7 +14,7 @@ from control.errors import NoPromotionError
 from control.resources.platform import deployments, environments
 from control.resources.platform.deployments import DeploymentRef
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, comparable_name
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class _PromotionV1(RequestV1):

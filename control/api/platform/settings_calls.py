@@ -17,7 +17,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DeletedV1, RequestV1, ResponseV1
 from control.errors import NoBuildConfigError, NoReplicaEndError
 from control.resources.platform import deployments
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class DeploymentConfigV1(ResponseV1):

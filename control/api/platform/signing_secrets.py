@@ -8,7 +8,7 @@ from pydantic import Field
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.resources.platform import signing_secrets
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class WebhookSecretsResponseV1(ResponseV1):

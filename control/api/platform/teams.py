@@ -12,7 +12,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.workspaces import read_workspace
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class TeamsQueryV1(RequestV1):

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class UserV1(ResponseV1):

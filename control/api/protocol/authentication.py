@@ -13,7 +13,7 @@ from control.records.policy import PresentedKey
 from control.resources.console.console_sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
-from policy.permissions import Permission, roles_text
+from policy.keys.permissions import Permission, roles_text
 from runtime.http.server import keep
 
 CONSOLE_COOKIE = "tollgate_console"

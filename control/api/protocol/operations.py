@@ -21,7 +21,7 @@ from control.dependencies import Dependencies, Store
 from control.errors import NotFoundError
 from control.records.audit import Actor
 from control.records.policy import PresentedKey
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.resources.traffic.health import PartHealth, read_health
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class PartHealthV1(ResponseV1):

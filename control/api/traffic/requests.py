@@ -20,7 +20,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.traffic import ListedRequest
 
 _CURSOR_KIND = "requests"

@@ -20,7 +20,7 @@ from control.records.traffic import StepRange
 from control.resources.traffic.figures import MAX_SLUGS, Chart, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.traffic import SUMS
 
 _NOTHING = (0,) * len(SUMS)

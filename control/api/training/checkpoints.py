@@ -19,7 +19,7 @@ from control.records.training import CheckpointRecord
 from control.resources.training import checkpoints
 from control.resources.training.checkpoints import ListedFiles
 from control.resources.training.download_links import Link
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.training.reports import CheckpointFile
 
 MAX_FILES_AT_ONCE = 1000

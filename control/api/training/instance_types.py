@@ -8,7 +8,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.api.training.job_schemas import InstanceTypeV1, instance_type_response
 from control.resources.training import backends
 from control.resources.training.instance_types import instance_types
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class TrainingInstanceTypesResponseV1(ResponseV1):

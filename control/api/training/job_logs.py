@@ -10,7 +10,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
 from control.resources.training import jobs
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class TrainingJobLogsRequestV1(LogsRequestV1):

@@ -20,7 +20,7 @@ from control.records.training import StoredSample
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
 from control.resources.training_hosts.node_samples import NodeSamples, window_of
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.training.reports import MetricPoint
 
 

@@ -19,7 +19,7 @@ from control.long_work import beside
 from control.records.training import JobRef, JobSearch
 from control.resources.training import job_admission, jobs, projects
 from control.resources.training.jobs import JobSummary
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.training.statuses import CREATED, STOPPED
 
 

@@ -12,7 +12,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.resources.training import projects
 from control.resources.training.projects import ProjectSummary
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.training.caches import CacheEntry, CacheSummary, FileType
 
 

@@ -14,7 +14,7 @@ from control.long_work import beside
 from control.records.training import JobSearch
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class TrainingJobOrderV1(RequestV1):

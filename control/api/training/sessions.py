@@ -16,7 +16,7 @@ from control.resources.training import jobs, session_changes, sessions
 from control.resources.training.errors import NoSshError
 from control.resources.training.session_changes import ChangedSessions, SessionChange
 from control.resources.training.sessions import AuthCode
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class AuthCodeV1(ResponseV1):

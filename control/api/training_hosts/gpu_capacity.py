@@ -10,7 +10,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.resources.training.errors import CapacityFixedError
 from control.resources.training_hosts import gpu_capacity
 from control.resources.training_hosts.gpu_capacity import GpuUse
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 
 class GpuCapacityV1(ResponseV1):

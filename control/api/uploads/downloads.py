@@ -15,7 +15,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
 from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from control.resources.uploads import downloads
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 from policy.training.artifacts import Artifact
 from runtime.http.server import keep
 from runtime.log_lines import cause_of

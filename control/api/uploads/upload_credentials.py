@@ -8,7 +8,7 @@ from control.records.times import time_text
 from control.resources.training.errors import BlobTypeNotFoundError
 from control.resources.uploads import access
 from control.resources.uploads.grants import BUCKET, REGION
-from policy.permissions import Permission
+from policy.keys.permissions import Permission
 
 _TRAIN = "train"
 

@@ -18,7 +18,7 @@ from control.resources.console import console_sessions
 from control.retention import RetentionDays, delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of
-from policy.permissions import Permission, roles_with
+from policy.keys.permissions import Permission, roles_with
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
 from tests.control.plane import ControlPlane, Json, running_plane
 

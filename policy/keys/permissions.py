@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from policy.credentials import KeyKind
-from policy.roles import Role
+from policy.keys.roles import Role
 
 
 class Permission(StrEnum):

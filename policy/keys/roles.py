@@ -1,0 +1,12 @@
+"""Roles of workspace keys and of people who log in to the console (docs/reference/roles.md)."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A role; `policy.keys.permissions` says what each may do. No ladder: each of two may have what the other lacks."""
+
+    VIEWER = "viewer"
+    BILLING = "billing"
+    OPERATOR = "operator"
+    ADMIN = "admin"
