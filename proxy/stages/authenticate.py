@@ -8,6 +8,7 @@ See docs/reference/management-api.md#federated-keys.
 from collections.abc import Callable, Iterable, Sequence
 
 from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
+from policy.keys.permissions import Permission, permissions_of
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
 from proxy.parts import Directory
@@ -83,6 +84,8 @@ def _identified(context: RequestContext, holder: KeyHolder) -> Identified:
     context.identified = identified = holder.identified
     key = holder.key
     if identified is None or key.kind not in context.facts.purpose.users:
+        raise BadCredentialError
+    if key.role is not None and Permission.INVOKE not in permissions_of(key.kind, key.role):
         raise BadCredentialError
     if not identified.workspace.onboarded:
         raise NotOnboardedError

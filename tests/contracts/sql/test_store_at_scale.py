@@ -159,7 +159,7 @@ async def _spend_limits_of_the_tree(conn: Connection, filled: Filled) -> None:
     record = await group_rows.find_group(conn, WORKSPACE, filled.root)
     assert record is not None
     assert [texts async for texts in group_rows.spend_limits_below(conn, record)] == []
-    assert await group_rows.spend_limits_beside(conn, record) is None
+    assert await group_rows.spend_limits_in_tree(conn, record.root_id, record.path) is None
 
 
 async def _key_by_prefix(conn: Connection, filled: Filled) -> Any:
