@@ -116,3 +116,7 @@ class SlugRoute:
     """None if the slug has no price."""
     spend: SpendPlan | None = None
     """None if no spend limit and no balance binds. The same object for all slugs of a group, until policy changes."""
+    further: tuple[Plan, ...] = ()
+    """The limits of the caller's key, which bind beside those of its group."""
+    digest: str = ""
+    """The digest of the only key that calls by this route; "" if all keys of the group do, which have no limits."""

@@ -15,7 +15,7 @@ from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
-from policy.snapshot import EndpointRow, ModelRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
@@ -64,8 +64,8 @@ class Directory(Protocol):
 
     def endpoint(self, slug: str) -> EndpointRow | None: ...
 
-    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        """None if there is no such slug, or the group may not call it."""
+    def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
+        """None if there is no such slug, or the group may not call it. `key`: of the group, its limits included."""
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         """Find what was kept of a call with this head and slug; None once policy has changed. Never raises."""
@@ -108,8 +108,8 @@ class Counters(Protocol):
 
     # admit and async requests
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
+        """Take everything or nothing, `further` plans included. Await what this returns at once.
 
         Awaiting it raises `CountersUnavailableError`.
         """

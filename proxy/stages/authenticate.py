@@ -8,7 +8,11 @@ See docs/reference/management-api.md#federated-keys.
 from collections.abc import Callable, Iterable, Sequence
 
 from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
+<<<<<<< HEAD
 from proxy.callers.caller_addresses import CallerAddresses
+=======
+from policy.keys.permissions import Permission, permissions_of
+>>>>>>> main
 from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
@@ -81,6 +85,8 @@ class Authenticate:
         context.identified = identified = holder.identified
         key = holder.key
         if identified is None or key.kind not in context.facts.purpose.users:
+            raise BadCredentialError
+        if key.role is not None and Permission.INVOKE not in permissions_of(key.kind, key.role):
             raise BadCredentialError
         if identified.terms is not None:
             self.check_terms(context, identified, identified.terms)
