@@ -61,10 +61,18 @@ class CallerAddresses:
 
 def trusted_proxies(text: str) -> AddressRanges:
     """Parse TOLLGATE_TRUSTED_PROXIES: networks, separated by commas. Raises ValueError."""
-    networks = [canonical_network(entry) for entry in filter(None, map(str.strip, text.split(",")))]
-    if any(network.endswith("/0") for network in networks):
-        raise NetworkError("a network of all addresses would let every caller choose its address; name your proxies'")
-    return AddressRanges(networks)
+    entries = list(filter(None, map(str.strip, text.split(","))))
+    return AddressRanges([_proxy_network(number, entry) for number, entry in enumerate(entries, 1)])
+
+
+def _proxy_network(number: int, entry: str) -> str:
+    try:
+        network = canonical_network(entry)
+    except NetworkError as error:
+        raise NetworkError(f"entry {number}: {error}") from None
+    if network.endswith("/0"):
+        raise NetworkError(f"entry {number}: all addresses, so every caller could choose its own; name your proxies'")
+    return network
 
 
 def _number_of_hop(text: str) -> int | None:

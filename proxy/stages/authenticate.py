@@ -8,11 +8,8 @@ See docs/reference/management-api.md#federated-keys.
 from collections.abc import Callable, Iterable, Sequence
 
 from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
-<<<<<<< HEAD
-from proxy.callers.caller_addresses import CallerAddresses
-=======
 from policy.keys.permissions import Permission, permissions_of
->>>>>>> main
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext

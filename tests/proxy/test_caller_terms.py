@@ -105,7 +105,8 @@ async def test_slug_outside_the_key_s_is_as_one_outside_the_group_s(rig: PathRig
     rig.directory.groups["g1"] = replace(rig.directory.groups["g1"], models=())
     assert of_key == [await body_of(rig, path) for path in paths]
     assert {status for status, _ in of_key} == {404}
-    assert rig.upstream.calls == rig.meters.decisions == []
+    assert not rig.upstream.calls
+    assert not rig.meters.decisions
 
 
 async def test_list_of_slugs_has_those_of_the_key(rig: PathRig) -> None:

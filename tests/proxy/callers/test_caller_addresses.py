@@ -156,8 +156,8 @@ def test_text_is_an_address_exactly_if_it_reads_as_one(text: str) -> None:
         ("10.0.0.0/8;fd00::/8", "not an address"),
         ("::ffff:10.0.0.0/104", "write 10.0.0.0/8"),
         ("fe80::1%eth0", "no zone"),
-        ("10.0.0.0/8,0.0.0.0/0", "choose its address"),
-        ("::/0", "choose its address"),
+        ("10.0.0.0/8,0.0.0.0/0", "entry 2: all addresses"),
+        ("::/0", "entry 1: all addresses"),
     ],
 )
 def test_malformed_networks_of_proxies_are_refused_with_the_reason(text: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import orjson
 
+from policy.keys.settings import MEMBERS
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
 from proxy.edges.policy.directory import SnapshotDirectory, decoded_key
@@ -25,6 +26,11 @@ _COUNTS = """
 SELECT kind, count(*) FROM rows WHERE kind NOT IN ('key', 'group') GROUP BY kind
 UNION ALL SELECT 'key', count(*) FROM keys UNION ALL SELECT 'group', count(*) FROM groups
 """
+
+_UNREADABLE_KEYS = f"""
+SELECT count(DISTINCT keys.id) FROM keys, json_each(CAST(keys.body AS TEXT), '$.settings') AS member
+WHERE member.key NOT IN ({", ".join("?" * len(MEMBERS))})
+"""  # noqa: S608
 
 
 class NoReplicaFileError(Exception):
@@ -90,6 +96,11 @@ class ReplicaListing:
     def unreadable_groups(self) -> int:
         """Return the number of groups that this version cannot read."""
         return count_unreadable(self._conn)
+
+    def unreadable_keys(self) -> int:
+        """Return the number of keys with settings that this version does not know."""
+        (count,) = self._conn.execute(_UNREADABLE_KEYS, tuple(MEMBERS)).fetchone()
+        return int(count)
 
     def confirmed_ago_s(self) -> float | None:
         """Seconds since control confirmed this policy; None if no proxy runs here or it has not reached control."""
