@@ -161,6 +161,14 @@ api_keys = Table(
 )
 HAS_OWN_SPEND = api_keys.c.spend_root_id.is_not(None)
 Index("ix_api_keys_spend_root_id", api_keys.c.spend_root_id, sqlite_where=HAS_OWN_SPEND, postgresql_where=HAS_OWN_SPEND)
+
+revoked_buckets = Table(  # revoked keys that shared the counters of another one (api_keys.bucket)
+    "revoked_buckets",
+    metadata,
+    Column("prefix", Id, primary_key=True),
+    Column("bucket", Id, nullable=False),
+    Column("revoked_at_ms", BigInteger, nullable=False, index=True),
+)
 Index(
     "ix_api_keys_workspace_id",
     api_keys.c.workspace_id,
