@@ -29,6 +29,7 @@ from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
+from control.api.federated_keys import spend as key_spend
 from control.api.find import all_keys, matches
 from control.api.platform import (
     deployment_actions,
@@ -158,6 +159,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *endpoints.OPERATIONS,
     *groups.OPERATIONS,
     *federated_keys.OPERATIONS,
+    *key_spend.OPERATIONS,
     *keys.OPERATIONS,
     *secrets.OPERATIONS,
     *models.OPERATIONS,
