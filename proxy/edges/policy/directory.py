@@ -279,7 +279,7 @@ class SnapshotDirectory:
         if row is None:
             return None
         body, encoded = row
-        key = _key(digest, body)
+        key = decoded_key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
         holder = _holder(key, workspace, group)
@@ -454,7 +454,7 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         return None
 
 
-def _key(digest: str, body: bytes) -> KeyRow:
+def decoded_key(digest: str, body: bytes) -> KeyRow:
     """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
     try:
         return KeyRow.from_wire(digest, orjson.loads(body))
