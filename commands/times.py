@@ -34,7 +34,7 @@ def api_time(text: str, now: datetime) -> str:
 def end_time(text: str, now: datetime) -> str:
     """The same for a time to come: `30d` is so long from now, and words name no such time. Raises ValueError."""
     try:
-        return _wire(now + _span(text) if _SPAN.fullmatch(text) else _iso_moment(text))
+        return _wire(now + _time_span(text) if _SPAN.fullmatch(text) else _iso_moment(text))
     except (ValueError, OverflowError):
         raise ValueError(EXPECTED_END) from None
 
@@ -43,7 +43,7 @@ def span_s(text: str) -> int:
     """The seconds of a span such as `1h`. Raises ValueError."""
     if not _SPAN.fullmatch(text):
         raise ValueError(EXPECTED_SPAN)
-    return int(_span(text).total_seconds())
+    return int(_time_span(text).total_seconds())
 
 
 def until_text(text: str, now: datetime) -> str:
@@ -61,7 +61,7 @@ def _wire(moment: datetime) -> str:
 
 def _moment(text: str, now: datetime) -> datetime:
     if _SPAN.fullmatch(text):
-        return now - _span(text)
+        return now - _time_span(text)
     if (start := _named_moment(text, now)) is not None:
         return start
     return _iso_moment(text)
@@ -72,7 +72,7 @@ def _iso_moment(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
-def _span(text: str) -> timedelta:
+def _time_span(text: str) -> timedelta:
     return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
 
 

@@ -1,4 +1,4 @@
-"""What is set on a federated key: flags for it, changes of its lists, its state as people read it.
+"""The settings of a federated key: their flags, changes of their lists, its state as people read it.
 
 See docs/reference/management-api.md#settings-of-a-key.
 """
@@ -22,7 +22,7 @@ NEVER = "never"
 _RATE = re.compile(rf"({'|'.join(LimitType)})/({'|'.join(RATE_UNITS)})=([0-9]{{1,16}}|none)", re.IGNORECASE)
 _EXPECTED_RATE = "expected TYPE/UNIT=N, such as REQUEST/MINUTE=60; none in place of N removes the limit"
 _LISTS = ("rate_limits", "spend_limits")
-"""What a change of one item sends whole."""
+"""Lists that are sent whole when one item changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def with_settings(command: Callable[..., T]) -> Callable[..., T]:
 
 
 def settings_of(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """What flags say that is sent as it is: the end, addresses and slugs. Null: no restriction."""
+    """The settings that are sent as flags say them: end, addresses and slugs. Null: no restriction."""
     members: dict[str, Any] = {}
     if flags["expires"] is not None:
         members["expires_at"] = None if flags["expires"] == NEVER else flags["expires"]

@@ -110,10 +110,10 @@ def test_set_sends_what_is_given_and_whole_lists_of_limits(api: FakeApi) -> None
     done("set", "tg_abc", "--rate-limit", "TOKEN/MINUTE=9", "--spend-limit", "DAY=none")
     done("set", "tg_abc", "--rate-limit", "REQUEST/MINUTE=7", "--slug", "a/b")
     done("set", "tg_abc", "-f", "-", "--rate-limit", "REQUEST/MINUTE=none", stdin='{"disabled": true}')
-    kept = KEY["rate_limits"][0]
+    present = KEY["rate_limits"][0]
     assert api.bodies("PATCH") == [
         {"name": None, "expires_at": None, "allowed_ips": None},
-        {"rate_limits": [kept, {"type": "TOKEN", "unit": "MINUTE", "threshold": 9}], "spend_limits": []},
+        {"rate_limits": [present, {"type": "TOKEN", "unit": "MINUTE", "threshold": 9}], "spend_limits": []},
         {"slugs": ["a/b"], "rate_limits": [{"type": "REQUEST", "unit": "MINUTE", "threshold": 7}]},
         {"disabled": True, "rate_limits": []},
     ]
