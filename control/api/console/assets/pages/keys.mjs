@@ -4,7 +4,7 @@ import { read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
 import { pagedList, table } from "../table.mjs";
 import { keyActions } from "./keys_actions.mjs";
-import { NAMES, STATE, TIMES, eventsLink, mintForm } from "./keys_shared.mjs";
+import { NAMES, RESTRICTIONS, STATE, TIMES, eventsLink, mintForm } from "./keys_shared.mjs";
 
 /** Draws the page. */
 export async function draw(main, { session, query }) {
@@ -39,7 +39,8 @@ export function keysOf(group, session) {
 function keyTable(items, context) {
   const columns = [
     ...NAMES,
-    ...STATE,
+    STATE,
+    RESTRICTIONS,
     ...TIMES,
     { head: "Actions", cell: (key) => [eventsLink(key), " ", keyActions(key, context)] },
   ];

@@ -53,7 +53,7 @@ function allKeys(items, context) {
     ...NAMES,
     { head: "Group", cell: ({ group }) => (group ? h("a", { href: withQuery("/console/keys", { group_id: group.id }) }, h("bdi", {}, group.external_entity_id)) : h("span.soft", {}, "the workspace")) },
     { head: "May", cell: (key) => NAME_OF_TYPE[key.type] },
-    ...STATE,
+    STATE,
     { head: "Calls this month", number: true, cell: ({ month }) => (month ? count(month.calls) : "–") },
     ...TIMES,
     {

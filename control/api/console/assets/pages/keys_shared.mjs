@@ -82,14 +82,17 @@ export const NAMES = [
   { head: "Prefix", cell: (key) => h("code", {}, key.prefix) },
   { head: "Name", cell: (key) => (key.name === null ? h("span.soft", {}, "none") : h("bdi", {}, key.name)) },
 ];
-export const STATE = [
-  { head: "State", cell: stateBadge },
-  { head: "Restricted to", cell: (key) => restrictions(key).map((text) => h("div", {}, text)) },
-];
+export const STATE = { head: "State", cell: stateBadge };
+export const RESTRICTIONS = { head: "Restricted to", cell: restricted };
 export const TIMES = [
   { head: "Last used", cell: (key) => (key.last_used_at ? ago(key.last_used_at) : h("span.soft", {}, "never")) },
   { head: "Created", cell: (key) => ago(key.created_at) },
 ];
+
+function restricted(key) {
+  const texts = restrictions(key);
+  return texts.length ? texts.map((text) => h("div", {}, text)) : h("span.soft", {}, "nothing");
+}
 
 export const eventsLink = (key) => h("a", { href: withQuery("/console/events", { api_key_prefix: key.prefix }), "aria-label": `Events of ${key.prefix}` }, "Events");
 export const revokeButton = (key, act) => h("button.danger", { type: "button", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");
