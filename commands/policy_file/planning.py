@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from commands.policy_file.cascade import exceeding_limits, illegal_spend
-from commands.policy_file.group_keys.matching import NoKeyError, key_of_workspace
+from commands.policy_file.group_keys.matching import NoKeyError, RotatedKeyError, key_of_workspace
 from commands.policy_file.group_keys.values import GroupKey
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import (
@@ -227,6 +227,9 @@ class _Planner:
         for goal in file.keys:
             try:
                 present = key_of_workspace(goal, workspace.keys.get(goal.group, ()))
+            except RotatedKeyError as error:
+                self.notes.append(f"key {goal.key}: {error}")
+                continue
             except NoKeyError as error:
                 self.refusals.append(f"key {goal.key}: {error}")
                 continue

@@ -109,9 +109,9 @@ def test_a_rotation_is_never_undone() -> None:
     applied(api, policy({"name": "ci", "expires_at": "2027-01-31"}))
     assert api.keys["tg_1"] == ending | api.keys["tg_1"]
     assert api.keys["tg_2"]["expires_at"] == "2027-01-31T00:00:00.000Z"
-    assert planned(api, policy({"prefix": "tg_1", "expires_at": "never"})).refusals == (
-        "key g/tg_1: it was rotated; name the key that took its place",
-    )
+    plan = planned(api, policy({"prefix": "tg_1", "expires_at": "never"}))
+    assert (plan.changes, plan.refusals) == ((), ())
+    assert plan.notes[0] == "key g/tg_1: it was rotated, and stays as it is; name the key that took its place"
 
 
 def test_a_name_of_several_keys_is_refused_and_a_prefix_is_not() -> None:
