@@ -157,7 +157,6 @@ async def test_session_may_do_what_its_key_may(staff: Staff) -> None:
     browser = await logged_in(staff.plane, staff.keys[Role.VIEWER])
     session = (await browser.get(SESSION)).ok()
     assert (session["role"], session["may"]) == ("viewer", ["read"])
-    call = {"method": "POST", "path": "/models/m/production/predict", "api_key": staff.plane.key}
     links = f"{G}/groups/{group['id']}/usage_links"
     for method, path, body in (
         ("POST", links, {}),
