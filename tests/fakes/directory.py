@@ -9,6 +9,7 @@ from policy.credentials import KeyKind, digest_of, registered_prefix, unregistra
 from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.keys.limits import key_name, key_plan
+from policy.keys.roles import Role
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
@@ -164,10 +165,12 @@ class FakeDirectory:
 
     # Methods that fill it.
 
-    def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
+    def add_key(
+        self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1", role: Role | None = None
+    ) -> None:
         digest = digest_of(key)
         prefix = key.partition(".")[0] if unregistrable(key) else registered_prefix(key)
-        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id)
+        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id, role=role)
 
     def add_slug(self, slug: str, target: Target, workspace_id: str = "w1") -> None:
         self.endpoints[slug] = EndpointRow(slug, f"e-{slug}", workspace_id, target)
