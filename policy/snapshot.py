@@ -20,8 +20,10 @@ from policy.deployments import (
     comparable_name,
 )
 from policy.endpoints import Target, VendorCConfig
+from policy.keys.roles import Role
+from policy.keys.settings import KeySettings, key_settings_from_wire, key_settings_to_wire
 from policy.limits.groups import Enforcement, Group, GroupNode
-from policy.limits.limit import Limit, SlugLimits, limit_of
+from policy.limits.limit import Limit, SlugLimits, limit_from_wire, limit_to_wire
 from policy.price_wire import LONG_CONTEXT_MEMBERS, PRICE_MEMBERS, TIER_MEMBERS, price_from_wire, price_to_wire
 from policy.prices import Price
 from policy.spend.balances import Balance, balance_from_wire
@@ -166,18 +168,43 @@ class KeyRow:
     kind: KeyKind
     workspace_id: str
     group_id: str | None
+    settings: KeySettings | None = None
+    """None: the key may do what its group may."""
+    bucket: str | None = None
+    """The prefix of the first key of a rotation, whose counters it shares. None: its own."""
+    role: Role | None = None
+    """The role of a workspace key; None: what its kind may do."""
 
     def to_wire(self) -> Wire:
-        return {
+        wire: Wire = {
             "prefix": self.prefix,
             "kind": self.kind.value,
             "workspace_id": self.workspace_id,
             "group_id": self.group_id,
         }
+        if self.settings is not None:
+            wire["settings"] = key_settings_to_wire(self.settings)
+        if self.bucket is not None:
+            wire["bucket"] = self.bucket
+        if self.role is not None:
+            wire["role"] = self.role.value
+        return wire
 
     @classmethod
     def from_wire(cls, digest: str, body: Wire) -> "KeyRow":
-        return cls(digest, body["prefix"], KeyKind(body["kind"]), body["workspace_id"], body["group_id"])
+        """Raises as `key_settings_from_wire` does."""
+        settings = body.get("settings")
+        role = body.get("role")
+        return cls(
+            digest,
+            body["prefix"],
+            KeyKind(body["kind"]),
+            body["workspace_id"],
+            body["group_id"],
+            None if settings is None else key_settings_from_wire(settings),
+            body.get("bucket"),
+            None if role is None else Role(role),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +351,8 @@ def models_entry_to_wire(entry: SlugLimits) -> Wire:
     """An entry of `models[]`, as the API, the database column and the snapshot hold it."""
     return {
         "slug": entry.slug,
-        "rate_limits": [_limit_to_wire(limit) for limit in entry.rate_limits],
-        "usage_limits": [_limit_to_wire(limit) for limit in entry.usage_limits],
+        "rate_limits": [limit_to_wire(limit) for limit in entry.rate_limits],
+        "usage_limits": [limit_to_wire(limit) for limit in entry.usage_limits],
     }
 
 
@@ -339,24 +366,14 @@ def limits_from_wire(body: Wire) -> tuple[tuple[Limit, ...], tuple[Limit, ...]]:
     Raises for a kind or a member of a newer version: to ignore it would drop a limit.
     """
     _check_members(body, _ENTRY_MEMBERS)
-    rates = tuple([_limit_from_wire(limit) for limit in body["rate_limits"]])
-    return rates, tuple([_limit_from_wire(limit) for limit in body["usage_limits"]])
-
-
-def _limit_to_wire(limit: Limit) -> Wire:
-    return {"type": limit.type.value, "unit": limit.unit.value, "threshold": limit.threshold}
-
-
-def _limit_from_wire(body: Wire) -> Limit:
-    _check_members(body, _LIMIT_MEMBERS)
-    return limit_of(body["type"], body["unit"], body["threshold"])
+    rates = tuple([limit_from_wire(limit) for limit in body["rate_limits"]])
+    return rates, tuple([limit_from_wire(limit) for limit in body["usage_limits"]])
 
 
 _GROUP_MEMBERS = frozenset(
     ("workspace_id", "parent_id", "external_entity_id", "enforcement", "models", "spend_limits", "balance")
 )
 _ENTRY_MEMBERS = frozenset(("slug", "rate_limits", "usage_limits"))
-_LIMIT_MEMBERS = frozenset(("type", "unit", "threshold"))
 
 
 def _check_members(body: Wire, allowed: frozenset[str]) -> None:

@@ -1,9 +1,13 @@
 """Workspaces, endpoints, groups, keys and secrets. Values only; times are epoch milliseconds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import orjson
 
 from policy.credentials import KeyKind
 from policy.endpoints import UNRESTRICTED, Target
+from policy.keys.roles import Role
+from policy.keys.settings import KeySettings, key_settings_from_wire
 from policy.limits.groups import Enforcement, Group
 from policy.prices import Price
 from policy.spend.balances import Balance
@@ -90,6 +94,18 @@ class KeyRecord:
     name: str | None
     created_at_ms: int
     last_used_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    disabled: bool = False
+    settings: str | None = None
+    """The other settings as JSON; None: none is set."""
+    bucket: str | None = None
+    """The prefix of the first key of a rotation, whose counters it shares; None: its own."""
+    role: str | None = None
+
+    @property
+    def key_settings(self) -> KeySettings:
+        wire = {} if self.settings is None else orjson.loads(self.settings)
+        return replace(key_settings_from_wire(wire), expires_at_ms=self.expires_at_ms, disabled=self.disabled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +117,8 @@ class PresentedKey:
     workspace_id: str
     onboarded: bool
     workspace_name: str
+    role: Role | None = None
+    """None: what its kind may do."""
 
 
 @dataclass(frozen=True, slots=True)

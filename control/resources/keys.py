@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from control.edges.sql import key_rows
 from control.edges.sql.database import DanglingError, TakenError
 from control.edges.sql.group_rows import find_group
-from control.edges.sql.store import Connection, Store, WriteTx
+from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.errors import GroupNotFoundError, InvalidFieldError, KeyNotFoundError, KeyTakenError
 from control.records.audit import Change
 from control.records.ids import new_key
@@ -107,7 +107,7 @@ async def read_keys(store: Store, owner: KeyOwner, after: tuple[int, str] | None
 async def find_presented_keys(store: Store, keys: Sequence[str]) -> list[PresentedKey]:
     """Return the holders of the keys that a request presents; unknown keys are left out."""
     async with store.read() as conn:
-        holders = [await key_rows.find_by_digest(conn, digest_of(key)) for key in keys]
+        holders = [await key_rows.find_by_digest(conn, digest_of(key), now_ms()) for key in keys]
     return [holder for holder in holders if holder is not None]
 
 

@@ -5,6 +5,7 @@ See docs/reference/management-api.md#limit-objects.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from policy.limits.kinds import RATE_UNITS, USAGE_TYPES, USAGE_UNITS, LimitType, Unit
 
@@ -15,6 +16,7 @@ MIN_THRESHOLD = 0
 MAX_RATE_LIMITS = len(LimitType)
 MAX_USAGE_LIMITS = len(USAGE_TYPES) * len(USAGE_UNITS)
 """The most limits in a list of a slug: see `SlugLimits`."""
+_MEMBERS = frozenset(("type", "unit", "threshold"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,18 @@ class Limit:
 def limit_of(type: str, unit: str, threshold: int) -> Limit:
     """The limit that texts describe. Groups repeat a few, and to look up enumerations is most of their reading."""
     return Limit(LimitType[type], Unit[unit], threshold)
+
+
+def limit_to_wire(limit: Limit) -> dict[str, Any]:
+    """A limit as the API, the database column and the snapshot hold it."""
+    return {"type": limit.type.value, "unit": limit.unit.value, "threshold": limit.threshold}
+
+
+def limit_from_wire(body: dict[str, Any]) -> Limit:
+    """Raises ValueError, KeyError or TypeError for what this version does not know: to ignore it would drop a limit."""
+    if unknown := body.keys() - _MEMBERS:
+        raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
+    return limit_of(body["type"], body["unit"], body["threshold"])
 
 
 @dataclass(frozen=True, slots=True)

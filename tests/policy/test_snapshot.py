@@ -1,5 +1,6 @@
 """Round trips of rows and pages through JSON, and how an older proxy reads rows of a newer control."""
 
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -9,7 +10,11 @@ from hypothesis import given
 from policy.credentials import KeyKind
 from policy.deployments import Deployment, HealthCheck, Where
 from policy.endpoints import Target, VendorCConfig
+from policy.keys.roles import Role
+from policy.keys.settings import KeySettings
 from policy.limits.groups import Enforcement, Group, GroupNode
+from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import Limit
 from policy.snapshot import (
     EndpointRow,
     KeyRow,
@@ -25,6 +30,7 @@ from policy.snapshot import (
     target_from_wire,
     target_to_wire,
 )
+from policy.spend.limits import SpendEnforcement, SpendLimit
 from tests.policy.limits.trees import paths
 
 TARGETS = [
@@ -60,6 +66,35 @@ def test_a_target_is_equal_after_a_round_trip_through_json(target: Target) -> No
 def test_a_key_row_is_equal_after_a_round_trip_through_json(kind: KeyKind) -> None:
     row = KeyRow("d" * 64, "tg_x", kind, "w", "g" if kind is KeyKind.FEDERATED else None)
     assert KeyRow.from_wire(row.digest, through_json(row.to_wire())) == row
+
+
+SETTINGS = KeySettings(
+    expires_at_ms=1_795_000_000_000,
+    disabled=True,
+    allowed_ips=("10.0.0.0/8", "2001:db8::/32"),
+    slugs=("acme/chat",),
+    rate_limits=(Limit(LimitType.REQUEST, Unit.MINUTE, 5),),
+    spend_limits=(SpendLimit(Unit.DAY, Decimal("1.5"), "USD", SpendEnforcement.HARD),),
+)
+
+
+@pytest.mark.parametrize("settings", [None, KeySettings(slugs=()), SETTINGS])
+def test_a_key_keeps_its_settings_through_json(settings: KeySettings | None) -> None:
+    row = KeyRow("d", "tg_x", KeyKind.FEDERATED, "w", "g", settings, bucket="tg_first")
+    assert KeyRow.from_wire("d", through_json(row.to_wire())) == row
+
+
+def test_a_workspace_key_keeps_its_role_through_json() -> None:
+    row = KeyRow("d", "tg_x", KeyKind.WORKSPACE_MANAGE_ALL, "w", None, role=Role.BILLING)
+    assert KeyRow.from_wire("d", through_json(row.to_wire())) == row
+
+
+def test_a_setting_of_a_newer_version_is_never_ignored() -> None:
+    row = KeyRow("d", "tg_x", KeyKind.FEDERATED, "w", "g", SETTINGS)
+    wire = through_json(row.to_wire())
+    wire["settings"]["only_on_mondays"] = True
+    with pytest.raises(ValueError, match="only_on_mondays"):
+        KeyRow.from_wire("d", wire)
 
 
 def test_other_rows_are_equal_after_a_round_trip_through_json() -> None:

@@ -6,32 +6,55 @@ Every write publishes the row.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, select, tuple_
+from sqlalchemy import ColumnElement, delete, insert, or_, select, tuple_
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
+from policy.keys.roles import Role
+from policy.keys.settings import NO_SETTINGS
 from policy.snapshot import KeyRow, RowKind
 
 _RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
+PRESENTED = (
+    api_keys.c.prefix,
+    api_keys.c.kind,
+    api_keys.c.workspace_id,
+    api_keys.c.role,
+    workspaces.c.onboarded,
+    workspaces.c.name.label("workspace_name"),
+)
+"""The columns that `presented_key` reads."""
 
 
-async def find_by_digest(conn: Connection, digest: str) -> PresentedKey | None:
+async def find_by_digest(conn: Connection, digest: str, now_ms: int) -> PresentedKey | None:
+    """The holder of a key. One that is expired or disabled is unknown."""
     query = (
-        select(api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, workspaces.c.onboarded, workspaces.c.name)
+        select(*PRESENTED)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
-        .where(api_keys.c.digest == digest)
+        .where(api_keys.c.digest == digest, *is_usable(now_ms))
     )
     row = (await conn.execute(query)).one_or_none()
-    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded, row.name) if row else None
+    return presented_key(row) if row else None
+
+
+def is_usable(now_ms: int) -> tuple[ColumnElement[bool], ...]:
+    """The conditions of a key that is neither expired nor disabled."""
+    expiry = api_keys.c.expires_at_ms
+    return api_keys.c.disabled.is_(False), or_(expiry.is_(None), expiry > now_ms)
+
+
+def presented_key(row: Any) -> PresentedKey:
+    """The holder of the key in a row of `PRESENTED`."""
+    role = None if row.role is None else Role(row.role)
+    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded, row.workspace_name, role)
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
     values = {name: getattr(key, name) for name in KeyRecord.__dataclass_fields__}
     await tx.conn.execute(insert(api_keys).values(digest=digest, **values))
-    row = KeyRow(digest, key.prefix, KeyKind(key.kind), key.workspace_id, key.group_id)
-    tx.publish(RowKind.KEY, digest, row.to_wire())
+    tx.publish(RowKind.KEY, digest, _published(key, digest).to_wire())
 
 
 async def get_key(conn: Connection, workspace_id: str, group_id: str | None, prefix: str) -> KeyRecord | None:
@@ -63,6 +86,13 @@ async def delete_key(tx: WriteTx, workspace_id: str, group_id: str | None, prefi
 def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]:
     owned = api_keys.c.group_id.is_(None) if group_id is None else api_keys.c.group_id == group_id
     return [api_keys.c.workspace_id == workspace_id, owned]
+
+
+def _published(key: KeyRecord, digest: str) -> KeyRow:
+    settings = None if key.key_settings == NO_SETTINGS else key.key_settings
+    role = None if key.role is None else Role(key.role)
+    kind = KeyKind(key.kind)
+    return KeyRow(digest, key.prefix, kind, key.workspace_id, key.group_id, settings, key.bucket, role)
 
 
 def _record(row: Any) -> KeyRecord:

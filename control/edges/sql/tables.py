@@ -149,6 +149,11 @@ api_keys = Table(
     Column("name", Text, nullable=True),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("last_used_at_ms", BigInteger, nullable=True),
+    Column("expires_at_ms", BigInteger, nullable=True),
+    Column("disabled", Boolean, nullable=False, server_default=false()),
+    Column("settings", Text, nullable=True),  # JSON: what is set besides these two
+    Column("bucket", Id, nullable=True),  # the prefix of the first key of a rotation
+    Column("role", Id, nullable=True),
     Index("ix_api_keys_group_id", "group_id", "created_at_ms", "prefix"),
     Index("ix_api_keys_all", "workspace_id", "created_at_ms", "prefix", "name"),  # names are looked through in it
 )

@@ -172,7 +172,7 @@ async def _changes_in_the_middle(conn: Connection, filled: Filled) -> Any:
 
 
 LOOKS: dict[str, Look] = {
-    "a key by its digest": lambda c, f: key_rows.find_by_digest(c, f"digest{f.key}"),
+    "a key by its digest": lambda c, f: key_rows.find_by_digest(c, f"digest{f.key}", 0),
     "a key by its prefix": _key_by_prefix,
     "a group's keys": lambda c, f: key_rows.list_keys(c, WORKSPACE, f.group, None, LIMIT),
     "a group's keys, later": lambda c, f: key_rows.list_keys(c, WORKSPACE, f.group, (f.keys // 2, "tg_"), LIMIT),

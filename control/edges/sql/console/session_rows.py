@@ -1,32 +1,29 @@
-"""Queries on `console_sessions`. A session whose key was revoked is not found: its key's row is joined."""
+"""Queries on `console_sessions`. A session is not found if its key was revoked, has expired or is disabled."""
 
 from sqlalchemy import delete, insert, select
 
+from control.edges.sql.key_rows import PRESENTED, is_usable, presented_key
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, console_sessions, workspaces
 from control.records.console import KeyOfSession, SessionRecord
-from control.records.policy import PresentedKey
-from policy.credentials import KeyKind
 
 _sessions = console_sessions.c
 _COLUMNS = tuple(_sessions[name] for name in SessionRecord.__dataclass_fields__)
-_KEY = (api_keys.c.prefix, api_keys.c.kind, api_keys.c.workspace_id, api_keys.c.name, api_keys.c.group_id)
 
 
 async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[SessionRecord, KeyOfSession] | None:
     query = (
-        select(*_COLUMNS, *_KEY, workspaces.c.onboarded, workspaces.c.name.label("workspace_name"))
+        select(*_COLUMNS, *PRESENTED, api_keys.c.name, api_keys.c.group_id)
         .join_from(console_sessions, api_keys, api_keys.c.digest == _sessions.key_digest)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
-        .where(_sessions.digest == digest, _sessions.expires_at_ms > now_ms)
+        .where(_sessions.digest == digest, _sessions.expires_at_ms > now_ms, *is_usable(now_ms))
     )
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
     record = row[: len(_COLUMNS)]
-    (prefix, kind, workspace_id, name, group_id, onboarded, workspace_name) = row[len(_COLUMNS) :]
-    presented = PresentedKey(prefix, KeyKind(kind), workspace_id, onboarded, workspace_name)
-    return SessionRecord(*record), KeyOfSession(presented, name, group_id)
+    key = KeyOfSession(presented_key(row), row.name, row.group_id)
+    return SessionRecord(*record), key
 
 
 async def insert_session(tx: WriteTx, record: SessionRecord) -> None:
