@@ -28,6 +28,7 @@ from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
 from control.api.console import pages as console_pages
+from control.api.federated_keys import operations as federated_keys
 from control.api.find import all_keys, matches
 from control.api.identity import internal_refresh, provider
 from control.api.platform import (
@@ -159,6 +160,7 @@ log = logging.getLogger(__name__)
 OPERATIONS: tuple[Operation, ...] = (
     *endpoints.OPERATIONS,
     *groups.OPERATIONS,
+    *federated_keys.OPERATIONS,
     *keys.OPERATIONS,
     *secrets.OPERATIONS,
     *provider.OPERATIONS,
