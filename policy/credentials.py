@@ -14,8 +14,8 @@ KEY_PREFIX = "tg_"
 PREFIX_CHARS = 12
 _KEY_PATTERN = re.compile(r"tg_[A-Za-z0-9]{12}\.[A-Za-z0-9_-]{27,}")
 REGISTERED_PREFIX = "own_"
-TOKEN_PREFIX = "jwt_"
-TOKEN_ID = "token:"
+TOKEN_PREFIX = "jwt_"  # noqa: S105 (public)
+TOKEN_ID = "token:"  # noqa: S105 (public)
 """The beginning of the name of a token's holder. Those of keys are digests alone."""
 REGISTERED_PATTERN = "[!-~]{24,256}"
 """The form of a key that can be registered. Those in the form of a JWT or of ours are refused beside it."""

@@ -83,7 +83,9 @@ class EgressClient:
         self._timeout_s = timeout_s
         self._tls = trusting(egress.ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self._exhaustion = Exhaustion("calls to webhooks, wake hooks or identity providers were not made; they are tried again")
+        self._exhaustion = Exhaustion(
+            "calls to webhooks, wake hooks or identity providers were not made; they are tried again"
+        )
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         """Make one attempt. Raises nothing, whatever the receiver does."""

@@ -63,6 +63,26 @@ def refused(outgoing: FakeOutgoing, status: int = 403) -> None:
         assert outgoing.json == {"error": "Authentication failed"}
 
 
+async def test_token_calls_as_its_group(rig: PathRig) -> None:
+    assert (await call(rig, token())).status == 200
+    [opened] = rig.journal.opened
+    assert (opened.workspace_id, opened.group_id, opened.external_entity_id) == ("w1", "g1", ENTITY)
+    assert opened.api_key_prefix == token_prefix("user-1") == "jwt_" + digest_of("user-1")[:12]
+    assert rig.meters.calls[0].labels.external_entity_id == ENTITY
+
+
+async def test_verified_token_is_remembered_until_it_ends(rig: PathRig) -> None:
+    text = token(exp=int(time.time()) + 100)
+    for _ in range(3):
+        assert (await call(rig, text)).status == 200
+    assert list(rig.directory.tokens) == ["token:" + digest_of(text)]
+    assert (rig.directory.confirmations, rig.directory.key_questions) == (0, [])
+    rig.clock_ms += 155_000  # the leeway of a minute
+    assert (await call(rig, text)).status == 200
+    rig.clock_ms += 10_000
+    refused(await call(rig, text))
+
+
 FAULTS: dict[str, str] = {
     "unsigned": f"{encoded({'alg': 'none'})}.{encoded(ISSUER.claims(org=ENTITY))}.",
     "hmac with the public key": signed_by_secret(

@@ -93,9 +93,7 @@ def fetched_record(record: IdentityProviderRecord, fetched: FetchedKeys, now_ms:
     """The record after an attempt to fetch its keys. A failed one changes no key."""
     if fetched.keys is None:
         return replace(record, last_error=fetched.error, ended_at_ms=now_ms)
-    return replace(
-        record, key_set=fetched.key_set, keys_fetched_at_ms=now_ms, last_error=None, ended_at_ms=now_ms
-    )
+    return replace(record, key_set=fetched.key_set, keys_fetched_at_ms=now_ms, last_error=None, ended_at_ms=now_ms)
 
 
 def shown_provider(record: IdentityProviderRecord) -> dict[str, Any]:

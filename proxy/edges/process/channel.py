@@ -1,8 +1,8 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
-The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys confirmed,
-for keys of identity providers and for replicas. The supervisor answers, and says that calls may reserve by HARD spend limits, and which trees to
-reserve in again. Must not carry a secret or an API key.
+The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys
+confirmed, for keys of identity providers and for replicas. The supervisor answers, and says that calls may reserve by
+HARD spend limits, and which trees to reserve in again. Must not carry a secret or an API key.
 """
 
 import asyncio

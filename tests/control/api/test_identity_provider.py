@@ -218,7 +218,7 @@ async def test_questions_share_an_attempt_and_keep_a_distance(plane: ControlPlan
 async def test_attempt_of_another_process_is_waited_for(plane: ControlPlane, issuer: Issuer) -> None:
     (await plane.put(PATH, issuer.provider())).ok()
     await let_the_gap_pass(plane.store)
-    documents = plane.client.app[DEPENDENCIES].key_refresher.documents  # type: ignore[union-attr, index]
+    documents = plane.client.app[DEPENDENCIES].key_refresher.documents
     others = [KeyRefresher(plane.store, documents) for _ in range(3)]
     issuer.requests.clear()
     issuer.keys = [new_key("second")]
@@ -254,7 +254,7 @@ async def test_unchanged_keys_are_not_published_again(plane: ControlPlane, issue
 async def test_due_providers_are_refreshed_without_a_question(plane: ControlPlane, issuer: Issuer) -> None:
     (await plane.put(PATH, issuer.provider())).ok()
     issuer.keys = [new_key("second")]
-    refresher = plane.client.app[DEPENDENCIES].key_refresher  # type: ignore[union-attr, index]
+    refresher = plane.client.app[DEPENDENCIES].key_refresher
     await refresher.refresh_due()
     assert (await plane.get(PATH)).ok()["keys"][0]["kid"] == "first"
     for _ in range(61):  # more than five minutes

@@ -86,5 +86,3 @@ def test_provider_has_one_id_per_issuer_and_audience() -> None:
     assert provider_id("https://a/", "b") != provider_id("https://a", "/b")
     row = IdentityProviderRow(provider_id("i", "a"), "w", "i", "a", "org", (KEYS[1].public,))
     assert IdentityProviderRow.from_wire(row.id, row.to_wire()) == row
-
-
