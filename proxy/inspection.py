@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.endpoints import MODEL_API
-from policy.keys.settings import KeySettings
+from policy.keys.settings import NO_SETTINGS, KeySettings
 from policy.limits.effective import Bound
 from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
@@ -68,8 +68,20 @@ def key_lines(tiered: Tiered, key: KeyRow, slug: str | None, now_ms: int) -> Ite
     yield from _tree_lines(directory, group)
     if group.spend is not None:
         yield from _spend_lines(group.spend)
+    yield from _own_limit_lines(key)
     for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
         yield from _call_lines(tiered, key, name)
+
+
+def _own_limit_lines(key: KeyRow) -> Iterator[str]:
+    """The key's own limits, which it shares with those of its rotation."""
+    settings = key.settings or NO_SETTINGS
+    shared = f"set by the key, counted with key {key.bucket}" if key.bucket else "set by the key"
+    for limit in settings.rate_limits:
+        yield f"  over all slugs at most {limit.threshold} {limit.type} per {limit.unit}, {shared}"
+    for own in settings.spend_limits:
+        amount = f"{amount_text(own.amount)} {own.currency} per {own.unit} ({own.enforcement})"
+        yield f"  over all slugs at most {amount}, {shared}"
 
 
 def _settings_lines(settings: KeySettings, now_ms: int) -> Iterator[str]:
