@@ -26,7 +26,15 @@ from control.api import (
 from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
-from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
+from control.api.console import (
+    console_sessions,
+    login,
+    relay,
+    usage_links,
+    usage_page,
+    usage_requests,
+    usage_statements,
+)
 from control.api.console import pages as console_pages
 from control.api.find import all_keys, matches
 from control.api.platform import (
@@ -68,6 +76,7 @@ from control.api.uploads import downloads, objects, upload_credentials
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
+from control.edges.login_provider import LoginProviderClient
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
@@ -97,6 +106,8 @@ from control.resources.billing.published_prices import PricePublisher
 from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.login.attempts import AttemptSealer
+from control.resources.console.login.provider import LoginProvider
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
 from control.resources.logs import LogBounds, Logs
@@ -148,6 +159,7 @@ class _Sealers(TypedDict):
     usage_links: UsageLinkSealer
     grants: GrantSealer
     artifact_links: ArtifactLinkSealer
+    login_attempts: AttemptSealer
 
 
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
@@ -245,6 +257,7 @@ def build(settings: Settings) -> web.Application:
         spend=spend,
         balances=spend,
         inference=_inference(settings),
+        login=_login(settings),
     )
     _add_terminals(app)
     _add_routes(app)
@@ -255,7 +268,7 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
-    app.on_cleanup.append(_close_inference)
+    app.on_cleanup.extend([_close_inference, _close_login])
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
@@ -267,6 +280,7 @@ def _sealers(keys: Sequence[bytes]) -> "_Sealers":
         "usage_links": UsageLinkSealer(keys),
         "grants": GrantSealer(keys),
         "artifact_links": ArtifactLinkSealer(keys),
+        "login_attempts": AttemptSealer(keys),
     }
 
 
@@ -283,6 +297,7 @@ def _add_routes(app: web.Application) -> None:
     internal += tuple(internal_requests.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
+    browsers += tuple(login.ROUTES)
     browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
@@ -442,6 +457,18 @@ async def _close_inference(app: web.Application) -> None:
     inference = app[DEPENDENCIES].inference
     if inference is not None:
         await inference.close()
+
+
+def _login(settings: Settings) -> LoginProvider | None:
+    if settings.login is None:
+        return None
+    return LoginProvider(settings.login, LoginProviderClient(settings.egress_ca_file))
+
+
+async def _close_login(app: web.Application) -> None:
+    login = app[DEPENDENCIES].login
+    if login is not None:
+        await login.close()
 
 
 def _retention(settings: Settings) -> RetentionDays:

@@ -11,18 +11,24 @@ from policy.credentials import KeyKind
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One login of a browser. `digest`: of its token; `sealed_key`: the API key, which only the token opens."""
+    """One login of a browser. `digest`: of its token; `sealed_key`: the API key, which only the token opens.
+
+    `person`: JSON of whoever logged in without a key; `workspace_id` and `role` are then None until they are chosen.
+    """
 
     digest: str
     key_digest: str
     sealed_key: str = field(repr=False)
     created_at_ms: int
     expires_at_ms: int
+    person: str | None = None
+    workspace_id: str | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOfSession:
-    """The key that logged in, as it is now. `group_id`: None for a workspace key."""
+    """The key that logged in, as it is now, or the person. `group_id`: None for a workspace key."""
 
     presented: PresentedKey
     name: str | None

@@ -1,6 +1,6 @@
 """Queries on `console_sessions`. A session is not found if its key was revoked, has expired or is disabled."""
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 
 from control.edges.sql.key_rows import PRESENTED, is_usable, presented_key
 from control.edges.sql.store import Connection, WriteTx
@@ -24,6 +24,20 @@ async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[Sessi
     record = row[: len(_COLUMNS)]
     key = KeyOfSession(presented_key(row), row.name, row.group_id)
     return SessionRecord(*record), key
+
+
+async def find_of_person(conn: Connection, digest: str, now_ms: int) -> SessionRecord | None:
+    """The session of a person, whatever the settings allow by now."""
+    query = select(*_COLUMNS).where(
+        _sessions.digest == digest, _sessions.expires_at_ms > now_ms, _sessions.person.is_not(None)
+    )
+    row = (await conn.execute(query)).one_or_none()
+    return None if row is None else SessionRecord(*row)
+
+
+async def choose_workspace(tx: WriteTx, digest: str, workspace_id: str, role: str) -> None:
+    values = {"workspace_id": workspace_id, "role": role}
+    await tx.conn.execute(update(console_sessions).where(_sessions.digest == digest).values(values))
 
 
 async def insert_session(tx: WriteTx, record: SessionRecord) -> None:

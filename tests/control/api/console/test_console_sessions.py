@@ -285,7 +285,7 @@ async def test_the_database_alone_opens_no_session_and_no_key(plane: ControlPlan
         stored = repr((await conn.execute(select(tables.console_sessions))).all())
     for secret in (token, plane.key, plane.key.partition(".")[2]):
         assert secret not in stored
-    session = await console_sessions.find_session(plane.store, token)
+    session = await console_sessions.find_session(plane.store, token, None)
     assert session is not None
     assert session.api_key() == plane.key
     assert plane.key not in repr(session)
