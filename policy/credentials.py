@@ -14,6 +14,7 @@ KEY_PREFIX = "tg_"
 PREFIX_CHARS = 12
 _KEY_PATTERN = re.compile(r"tg_[A-Za-z0-9]{12}\.[A-Za-z0-9_-]{27,}")
 REGISTERED_PREFIX = "own_"
+TOKEN_PREFIX = "jwt_"
 REGISTERED_PATTERN = "[!-~]{24,256}"
 """The form of a key that can be registered. Those in the form of a JWT or of ours are refused beside it."""
 _REGISTERED = re.compile(REGISTERED_PATTERN)
@@ -65,9 +66,19 @@ def unregistrable(key: str) -> str:
         return "must be 24 to 256 visible ASCII characters, without spaces"
     if key.startswith(KEY_PREFIX):
         return f"must not begin with {KEY_PREFIX}: such keys are minted here, by POST on the list of keys"
-    if _JWT.fullmatch(key):
+    if is_token(key):
         return "must not be three parts of base64url with dots between them, the form of a JWT"
     return ""
+
+
+def is_token(credential: str) -> bool:
+    """Return whether a credential has the form of a JWT. Such ones are never keys, and keys are never tokens."""
+    return not credential.startswith(KEY_PREFIX) and _JWT.fullmatch(credential) is not None
+
+
+def token_prefix(subject: str) -> str:
+    """The public name of the caller with a token of this subject."""
+    return TOKEN_PREFIX + digest_of(subject)[:PREFIX_CHARS]
 
 
 def registered_prefix(key: str) -> str:

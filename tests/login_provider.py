@@ -121,7 +121,7 @@ class LoginProvider:
     subject: str = "f:7b0c:ada"
     claims: Json = field(default_factory=dict)
     document: Json = field(default_factory=dict)
-    altered: Callable[[Json], Json] = staticmethod(lambda claims: claims)
+    altered: Callable[[Json], Json] | None = None
     signed: Callable[[Json], str] | None = None
     refusal: Json | None = None
     has_secret: bool = True
@@ -189,7 +189,8 @@ class LoginProvider:
         now_s = int(time.time())
         times = {"iat": now_s, "exp": now_s + 300, "auth_time": now_s}
         names = {"iss": self.issuer, "aud": CLIENT_ID, "sub": self.subject, "nonce": grant.nonce}
-        claims = self.altered({**names, **times, **grant.claims})
+        claims = {**names, **times, **grant.claims}
+        claims = claims if self.altered is None else self.altered(claims)
         token = self.sign(claims) if self.signed is None else self.signed(claims)
         return web.json_response({"access_token": "opaque", "token_type": "Bearer", "id_token": token})
 
