@@ -13,6 +13,7 @@ from control.records.identity import IdentityProviderRecord, ProviderSettings
 from control.resources.identity import providers
 from policy.hosts import MAX_URL_CHARS
 from policy.identity.providers import MAX_NAME_CHARS
+from policy.keys.permissions import Permission
 
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, json_schema_extra=NO_NUL)]
 
@@ -89,7 +90,16 @@ _PATH = "/v1/gateway/identity_provider"
 _ONE = IdentityProviderV1
 _BODY = PutIdentityProviderRequestV1
 OPERATIONS = (
-    Operation("PUT", _PATH, _put, "Set the identity provider", _ONE, body=_BODY, errors=(400, 409)),
-    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,)),
-    Operation("DELETE", _PATH, _delete, "Delete the identity provider", DeletedIdentityProviderV1, errors=(404,)),
+    Operation(
+        *("PUT", _PATH, _put, "Set the identity provider", _ONE),
+        body=_BODY,
+        errors=(400, 409),
+        needs=Permission.TRUST,
+    ),
+    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("DELETE", _PATH, _delete, "Delete the identity provider", DeletedIdentityProviderV1),
+        errors=(404,),
+        needs=Permission.TRUST,
+    ),
 )

@@ -9,11 +9,13 @@ from control.records.console import KeyOfSession, SessionRecord
 
 _sessions = console_sessions.c
 _COLUMNS = tuple(_sessions[name] for name in SessionRecord.__dataclass_fields__)
+_OF_KEYS = tuple(column for column in _COLUMNS if column.name not in ("person", "workspace_id", "role"))
+"""The columns of a session that a key began; the key itself has columns of the other names."""
 
 
 async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[SessionRecord, KeyOfSession] | None:
     query = (
-        select(*_COLUMNS, *PRESENTED, api_keys.c.name, api_keys.c.group_id)
+        select(*_OF_KEYS, *PRESENTED, api_keys.c.name, api_keys.c.group_id)
         .join_from(console_sessions, api_keys, api_keys.c.digest == _sessions.key_digest)
         .join(workspaces, workspaces.c.id == api_keys.c.workspace_id)
         .where(_sessions.digest == digest, _sessions.expires_at_ms > now_ms, *is_usable(now_ms))
@@ -21,7 +23,7 @@ async def find_active(conn: Connection, digest: str, now_ms: int) -> tuple[Sessi
     row = (await conn.execute(query)).one_or_none()
     if row is None:
         return None
-    record = row[: len(_COLUMNS)]
+    record = row[: len(_OF_KEYS)]
     key = KeyOfSession(presented_key(row), row.name, row.group_id)
     return SessionRecord(*record), key
 
