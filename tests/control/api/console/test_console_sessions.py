@@ -51,6 +51,7 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
         "may_manage": True,
         "onboarded": True,
         "inference_url": None,
+        "choices": [],
     }
 
 
