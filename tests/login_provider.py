@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 from urllib.parse import unquote_plus, urlencode
 
@@ -125,6 +126,8 @@ class LoginProvider:
     signed: Callable[[Json], str] | None = None
     refusal: Json | None = None
     has_secret: bool = True
+    asks: bool = False
+    """True: it shows a page on which the person agrees, as at a first login."""
     grants: dict[str, Grant] = field(default_factory=dict)
     forms: list[Json] = field(default_factory=list)
     logouts: list[Json] = field(default_factory=list)
@@ -174,7 +177,11 @@ class LoginProvider:
             claims = {**self.shape.claims, **self.claims}
             self.grants[code] = Grant(query["nonce"], query["code_challenge"], query["redirect_uri"], claims)
             answer["code"] = code
-        raise web.HTTPFound(f"{query['redirect_uri']}?{urlencode(answer)}")
+        address = f"{query['redirect_uri']}?{urlencode(answer)}"
+        if not self.asks:
+            raise web.HTTPFound(address)
+        page = f'<!doctype html><html lang="en"><title>Sign in</title><a href="{escape(address)}">Continue as Ada</a>'
+        return web.Response(text=page, content_type="text/html")
 
     async def _redeem(self, request: web.Request) -> web.Response:
         form = dict(await request.post())
