@@ -36,6 +36,7 @@ from control.api.console import (
     usage_statements,
 )
 from control.api.console import pages as console_pages
+from control.api.federated_keys import operations as federated_keys
 from control.api.find import all_keys, matches
 from control.api.identity import internal_refresh, provider
 from control.api.platform import (
@@ -108,7 +109,6 @@ from control.resources.billing.published_prices import PricePublisher
 from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
-from control.resources.console.login.attempts import AttemptSealer
 from control.resources.console.login.provider import LoginProvider
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
@@ -162,7 +162,6 @@ class _Sealers(TypedDict):
     usage_links: UsageLinkSealer
     grants: GrantSealer
     artifact_links: ArtifactLinkSealer
-    login_attempts: AttemptSealer
 
 
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
@@ -171,6 +170,7 @@ log = logging.getLogger(__name__)
 OPERATIONS: tuple[Operation, ...] = (
     *endpoints.OPERATIONS,
     *groups.OPERATIONS,
+    *federated_keys.OPERATIONS,
     *keys.OPERATIONS,
     *secrets.OPERATIONS,
     *provider.OPERATIONS,
@@ -276,7 +276,7 @@ def build(settings: Settings) -> web.Application:
     app.cleanup_ctx.append(_provider_keys(key_refresher, issuers))
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
-    app.on_cleanup.extend([_close_inference, _close_login])
+    app.on_cleanup.append(_close_clients)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
@@ -288,7 +288,6 @@ def _sealers(keys: Sequence[bytes]) -> "_Sealers":
         "usage_links": UsageLinkSealer(keys),
         "grants": GrantSealer(keys),
         "artifact_links": ArtifactLinkSealer(keys),
-        "login_attempts": AttemptSealer(keys),
     }
 
 
@@ -305,8 +304,7 @@ def _add_routes(app: web.Application) -> None:
     internal += (*internal_requests.ROUTES, *internal_refresh.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    browsers += tuple(login.ROUTES)
-    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES)
+    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *login.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 
@@ -471,22 +469,16 @@ def _inference(settings: Settings) -> InferenceClient | None:
     return InferenceClient(settings.proxy_url, mark) if settings.proxy_url else None
 
 
-async def _close_inference(app: web.Application) -> None:
-    inference = app[DEPENDENCIES].inference
-    if inference is not None:
-        await inference.close()
+async def _close_clients(app: web.Application) -> None:
+    for client in (app[DEPENDENCIES].inference, app[DEPENDENCIES].login):
+        if client is not None:
+            await client.close()
 
 
 def _login(settings: Settings) -> LoginProvider | None:
     if settings.login is None:
         return None
-    return LoginProvider(settings.login, LoginProviderClient(settings.egress_ca_file))
-
-
-async def _close_login(app: web.Application) -> None:
-    login = app[DEPENDENCIES].login
-    if login is not None:
-        await login.close()
+    return LoginProvider(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys)
 
 
 def _retention(settings: Settings) -> RetentionDays:

@@ -17,7 +17,6 @@ from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.call_places import CallPlaces
-from control.resources.console.login.attempts import AttemptSealer
 from control.resources.console.login.provider import LoginProvider
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
@@ -70,7 +69,6 @@ class Dependencies:
     usage_links: UsageLinkSealer
     grants: GrantSealer
     artifact_links: ArtifactLinkSealer
-    login_attempts: AttemptSealer
     checkpoint_store: CheckpointStore
     alerts: AlertWatch
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]

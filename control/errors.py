@@ -177,6 +177,16 @@ class ConflictError(DomainError):
     """The request conflicts with what exists."""
 
 
+class RoleTooHighError(DomainError):
+    """The key may do more than whoever makes or revokes it. The message names what, and the remedy."""
+
+    def __init__(self, beyond: Iterable[str]) -> None:
+        super().__init__(
+            f"This key may do what you may not ({', '.join(sorted(beyond))}). Choose a role that may do no more than"
+            " yours, or ask an admin"
+        )
+
+
 class OlderProxiesError(ConflictError):
     """A proxy of an older version does not know some limits. The message names them and the remedy."""
 
@@ -188,12 +198,13 @@ class OlderProxiesError(ConflictError):
 
 
 class OtherCurrencyError(ConflictError):
-    """Another group of the tree has spend limits or a balance in another currency."""
+    """A group or a key of the tree has spend limits or a balance in another currency."""
 
-    def __init__(self, group_id: str, currency: str, field: str = "spend_limits") -> None:
+    def __init__(self, owner: str, currency: str, field: str = "spend_limits") -> None:
+        """`owner`: such as `group grp_…`."""
         super().__init__(
-            f"{field}: all spend limits and balances of a group tree have one currency, and those of group {group_id}"
-            f" are in {currency}; use {currency}. Spend limits can be removed first, a balance stays"
+            f"{field}: all spend limits and balances of a group tree have one currency, and those of"
+            f" {owner} are in {currency}; use {currency}. Spend limits can be removed first, a balance stays"
         )
 
 
@@ -245,6 +256,14 @@ class SlugTakenError(ConflictError):
 
 class KeyTakenError(ConflictError):
     """key: it is registered already; bring another, or revoke it where it is"""
+
+
+class NotRotatableError(ConflictError):
+    """The key is in no state from which it can be rotated."""
+
+    def __init__(self, prefix: str, why: str) -> None:
+        """`why`: its state, and the remedy."""
+        super().__init__(f"the key {prefix} cannot be rotated: {why}")
 
 
 class ExternalEntityIdTakenError(ConflictError):

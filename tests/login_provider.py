@@ -30,7 +30,7 @@ TENANT = "833ced3d-cb2e-41de-92f1-29e2af035ddc"
 
 @dataclass(frozen=True)
 class Shape:
-    """How a vendor does it. `path`: of the issuer; `places`: paths of the endpoints; `document`: further metadata."""
+    """The ways of a vendor. `path`: of the issuer; `places`: paths of the endpoints; `document`: further metadata."""
 
     path: str
     places: dict[str, str]

@@ -25,6 +25,7 @@ from control.api.limit_schemas import (
     UnitName,
     UsageLimitV1,
 )
+from control.api.protocol.authentication import check_permission
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -362,6 +363,8 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
     parts = request.dependencies
     workspace_id = request.workspace_id
     forfeit = request.query_as(DeleteGroupQueryV1).forfeit == "true"
+    if forfeit:
+        check_permission(request.caller, Permission.CREDITS)
     group_id = request.path["group_id"]
     removed = await groups.remove_group(parts.store, parts.counters, workspace_id, group_id, forfeit=forfeit)
     record = removed.record

@@ -19,7 +19,7 @@ from control.resources.policy_feed import FeedCursor, FeedReader
 from control.shared_work import SharedWork
 from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
-from policy.spend.limits import SPEND_LEVEL
+from policy.spend.levels import POLICY_LEVEL
 
 _MAX_REVISION = 2**63 - 2
 DEFAULT_ROWS = 1_000
@@ -30,7 +30,7 @@ async def _get(request: web.Request) -> web.Response:
     authentication.check_internal(request, dependencies.settings.internal_token)
     reader = _reader(request)
     limit_kinds = _number(request, "limit_kinds", policy_feed.FIRST_KINDS, len(KINDS))
-    await dependencies.older_proxies.note(limit_kinds, _number(request, "spend_limits", 0, SPEND_LEVEL))
+    await dependencies.older_proxies.note(limit_kinds, _number(request, "spend_limits", 0, POLICY_LEVEL))
     page = await dependencies.policy_pages.of(reader)
     return web.Response(body=joined(page), content_type="application/json")
 

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from control.records.login import LoginProviderError
+from control.records.console import LoginProviderError
 from runtime.http.checked_dialling import Place, checked_session, describe, resolve_host, trusting
 
 TIMEOUT_S = 10.0

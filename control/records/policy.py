@@ -9,7 +9,7 @@ from policy.credentials import KeyKind
 from policy.endpoints import UNRESTRICTED, Target
 from policy.keys.permissions import Permission, effective_role, permissions_of
 from policy.keys.roles import Role
-from policy.keys.settings import KeySettings, key_settings_from_wire
+from policy.keys.settings import KeySettings, key_settings_from_wire, key_settings_to_wire
 from policy.limits.groups import Enforcement, Group
 from policy.prices import Price
 from policy.spend.balances import Balance
@@ -103,11 +103,26 @@ class KeyRecord:
     bucket: str | None = None
     """The prefix of the first key of a rotation, whose counters it shares; None: its own."""
     role: str | None = None
+    replaced_by: str | None = None
+    """The prefix of the key that rotation put in its place."""
+    spend_root_id: str | None = None
+    """The root of its group's tree, if it has spend limits of its own."""
 
     @property
     def key_settings(self) -> KeySettings:
         wire = {} if self.settings is None else orjson.loads(self.settings)
         return replace(key_settings_from_wire(wire), expires_at_ms=self.expires_at_ms, disabled=self.disabled)
+
+    def with_settings(self, settings: KeySettings, root_id: str) -> "KeyRecord":
+        """The key with these settings. `root_id`: of its group's tree."""
+        rest = key_settings_to_wire(replace(settings, expires_at_ms=None, disabled=False))
+        return replace(
+            self,
+            expires_at_ms=settings.expires_at_ms,
+            disabled=settings.disabled,
+            settings=orjson.dumps(rest).decode() if rest else None,
+            spend_root_id=root_id if settings.spend_limits else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

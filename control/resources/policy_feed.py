@@ -19,10 +19,12 @@ from control.edges.sql.published_rows import PublishedRow, PublishedState
 from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, OlderProxiesError
 from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
+from policy.keys.settings import NO_SETTINGS, KeySettings
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
-from policy.spend.limits import BALANCE_LEVEL, SPEND_LEVEL, SpendLimit, level_of
+from policy.spend.levels import POLICY_LEVEL, PolicyLevel
+from policy.spend.limits import SpendLimit, level_of
 
 MAX_ROWS = 10_000
 PAGE_CHARS = 4 * 1024 * 1024
@@ -160,11 +162,11 @@ class OlderProxies:
         self._store = store
         self._noted_ms: dict[tuple[int, int], int] = {}
 
-    async def note(self, limit_kinds: int, spend_level: int) -> None:
-        """Note that a proxy asks which knows so many kinds of limits, and so much of spend limits (`SPEND_LEVEL`)."""
+    async def note(self, limit_kinds: int, level: int) -> None:
+        """Note that a proxy asks which knows so many kinds of limits, and has this `PolicyLevel`."""
         at_ms = now_ms()
-        knows_all = limit_kinds >= len(KINDS) and spend_level >= SPEND_LEVEL
-        proxy = (limit_kinds, spend_level)
+        knows_all = limit_kinds >= len(KINDS) and level >= POLICY_LEVEL
+        proxy = (limit_kinds, level)
         if knows_all or at_ms < self._noted_ms.get(proxy, 0) + NOTED_AGAIN_MS:
             return
         self._noted_ms[proxy] = at_ms
@@ -172,8 +174,8 @@ class OlderProxies:
         async def work(tx: WriteTx) -> None:
             if limit_kinds < len(KINDS):
                 await published_rows.note_older_proxy(tx, limit_kinds)
-            if spend_level < SPEND_LEVEL:
-                await published_rows.note_older_spend_proxy(tx, spend_level)
+            if level < POLICY_LEVEL:
+                await published_rows.note_proxy_level(tx, level)
 
         with suppress(DatabaseUnavailableError):  # a database that cannot be written stores no limit either
             await self._store.transact(work)
@@ -193,16 +195,33 @@ async def check_spend_known_to_proxies(tx: WriteTx, limits: Sequence[SpendLimit]
     """Raise `OlderProxiesError` if a proxy that has asked within a day does not know such spend limits."""
     if not limits:
         return
-    lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
-    if lowest is not None and lowest < level_of(limits):
+    lowest = await _lowest_level(tx)
+    if lowest < level_of(limits):
         raise OlderProxiesError("spend limits" if lowest == 0 else "HARD spend limits")
 
 
 async def check_balances_known_to_proxies(tx: WriteTx) -> None:
     """Raise `OlderProxiesError` if a proxy that has asked within a day does not know balances."""
-    lowest = await published_rows.lowest_spend_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
-    if lowest is not None and lowest < BALANCE_LEVEL:
+    if await _lowest_level(tx) < PolicyLevel.BALANCES:
         raise OlderProxiesError("prepaid balances")
+
+
+async def check_key_settings_known_to_proxies(tx: WriteTx, settings: KeySettings) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day would ignore these settings of a key."""
+    if settings != NO_SETTINGS and await _lowest_level(tx) < PolicyLevel.KEY_SETTINGS:
+        raise OlderProxiesError("settings of keys")
+
+
+async def check_roles_known_to_proxies(tx: WriteTx) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day would ignore the role of a key."""
+    if await _lowest_level(tx) < PolicyLevel.KEY_SETTINGS:
+        raise OlderProxiesError("roles of keys")
+
+
+async def _lowest_level(tx: WriteTx) -> int:
+    """The level of the oldest proxy that has asked within a day."""
+    lowest = await published_rows.lowest_proxy_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)
+    return POLICY_LEVEL if lowest is None else lowest
 
 
 def _number(limit: Limit) -> int:

@@ -35,14 +35,17 @@ MEANINGS: Mapping[Permission, str] = {
     Permission.TRUST: "webhooks and their secrets, the signing secret of asynchronous results, codes of interactive"
     " sessions, the identity provider",
 }
+Permissions = frozenset[Permission]
+EVERYTHING: Permissions = frozenset(Permission)
+"""The permissions of an administrator, and of commands on the machine itself."""
 _OPERATOR = (Permission.READ, Permission.PRICES, Permission.POLICY)
-_OF_ROLES: Mapping[Role, frozenset[Permission]] = {
+_OF_ROLES: Mapping[Role, Permissions] = {
     Role.VIEWER: frozenset({Permission.READ}),
     Role.BILLING: frozenset({Permission.READ, Permission.PRICES, Permission.CREDITS}),
     Role.OPERATOR: frozenset({*_OPERATOR, Permission.KEYS, Permission.WORKLOADS, Permission.INVOKE}),
-    Role.ADMIN: frozenset(Permission),
+    Role.ADMIN: EVERYTHING,
 }
-_OF_KINDS: Mapping[KeyKind, frozenset[Permission]] = {
+_OF_KINDS: Mapping[KeyKind, Permissions] = {
     KeyKind.WORKSPACE_INVOKE: frozenset({Permission.INVOKE}),
     KeyKind.WORKSPACE_EXPORT_METRICS: frozenset({Permission.READ}),
     KeyKind.FEDERATED: frozenset(),
@@ -56,8 +59,8 @@ def effective_role(kind: KeyKind, role: Role | None) -> Role | None:
     return Role.ADMIN if role is None else role
 
 
-def permissions_of(kind: KeyKind, role: Role | None) -> frozenset[Permission]:
-    """What a key may do at most. The kind says in addition at which interface: `policy.credentials.may_manage`."""
+def permissions_of(kind: KeyKind, role: Role | None) -> Permissions:
+    """The permissions of a key. Its kind says at which interface it has them: `policy.credentials.may_manage`."""
     effective = effective_role(kind, role)
     return _OF_KINDS[kind] if effective is None else _OF_ROLES[effective]
 

@@ -10,3 +10,8 @@ class Role(StrEnum):
     BILLING = "billing"
     OPERATOR = "operator"
     ADMIN = "admin"
+
+
+def optional_role(text: str | None) -> Role | None:
+    """The role of a stored key; None of one without."""
+    return None if text is None else Role(text)

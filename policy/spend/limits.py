@@ -11,17 +11,13 @@ from typing import Any, Protocol
 
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.prices import amount_text, parse_amount, parse_currency
+from policy.spend.levels import PolicyLevel
 
 Wire = dict[str, Any]
 MAX_SPEND_LIMITS = len(USAGE_UNITS)
 """The most spend limits of a group: one per unit."""
 SPEND_MEMBERS = frozenset(("unit", "amount", "currency", "enforcement"))
 """The members of a spend limit in the API, in the database and in the snapshot."""
-BALANCE_LEVEL = 3
-"""The least `SPEND_LEVEL` of a proxy that can draw from a balance."""
-SPEND_LEVEL = BALANCE_LEVEL
-"""The kinds of spend limits that this version knows: 1 is SOFT, 2 adds HARD, 3 balances. A proxy tells control when it
-asks for policy."""
 
 
 class SpendEnforcement(StrEnum):
@@ -37,7 +33,10 @@ class SpendEnforcement(StrEnum):
     __hash__ = str.__hash__
 
 
-_LEVELS = {SpendEnforcement.SOFT: 1, SpendEnforcement.HARD: 2}
+_LEVELS = {
+    SpendEnforcement.SOFT: PolicyLevel.SOFT_SPEND_LIMITS,
+    SpendEnforcement.HARD: PolicyLevel.HARD_SPEND_LIMITS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def check_spend_limits(limits: Sequence[SpendLimit]) -> None:
 
 
 def level_of(limits: Iterable[SpendLimit]) -> int:
-    """The least `SPEND_LEVEL` of a proxy that can enforce these limits: 0 for none, 1 for SOFT ones, 2 for HARD."""
+    """The least level of a proxy that can enforce these limits; 0 for none."""
     return max((_LEVELS[limit.enforcement] for limit in limits), default=0)
 
 

@@ -19,7 +19,7 @@ from control.api.protocol.errors import ProblemError
 from control.api.protocol.origins import origin_of
 from control.api.protocol.schemas import RequestV1
 from control.records.audit import Person
-from control.records.login import WorkspaceChoice
+from control.records.console import WorkspaceChoice
 from control.records.times import time_text
 from control.resources.console import console_sessions
 from control.resources.console.console_sessions import ConsoleSession, token_digest

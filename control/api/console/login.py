@@ -17,10 +17,9 @@ from control.api.console.pages import PAGES, notice_page
 from control.api.protocol.authentication import cookie_values, session_token
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.origins import origin_of
-from control.dependencies import Dependencies
 from control.errors import DatabaseUnavailableError, RateLimitedError
 from control.records.audit import Person
-from control.records.login import LoginAttempt, LoginProviderError, Membership
+from control.records.console import LoginAttempt, LoginProviderError, Membership
 from control.resources.console import console_sessions
 from control.resources.console.console_sessions import token_digest
 from control.resources.console.login.attempts import VALID_MS, new_attempt, own_path
@@ -59,7 +58,7 @@ async def _start(request: web.Request) -> web.StreamResponse:
         return _unavailable(error)
     except RateLimitedError as error:
         return _too_many(error)
-    _set_cookie(request, answer, dependencies.login_attempts.seal(attempt), VALID_MS // 1000)
+    _set_cookie(request, answer, login.attempts.seal(attempt), VALID_MS // 1000)
     return answer
 
 
@@ -77,7 +76,7 @@ async def _answer(request: web.Request, login: LoginProvider) -> web.StreamRespo
     dependencies = request.app[DEPENDENCIES]
     try:
         await dependencies.throttle.check_login(request.remote or "")
-        attempt = _attempt(request, dependencies)
+        attempt = _attempt(request, login)
         if attempt is None or not await dependencies.throttle.is_first_use(attempt.state):
             return notice_page(400, "The login is over", [_OVER], _AGAIN)
         code = await _code(request, login)
@@ -94,13 +93,13 @@ async def _answer(request: web.Request, login: LoginProvider) -> web.StreamRespo
         return notice_page(503, "Not logged in", [told], _AGAIN)
 
 
-def _attempt(request: web.Request, dependencies: Dependencies) -> LoginAttempt | None:
+def _attempt(request: web.Request, login: LoginProvider) -> LoginAttempt | None:
     """The login that this browser began. None if it sends several: another page of this host must not choose it."""
     texts = cookie_values(request, COOKIE)
     states = request.query.getall("state", [])
     if len(texts) != 1 or len(states) != 1:
         return None
-    return dependencies.login_attempts.open(texts.pop(), states[0])
+    return login.attempts.open(texts.pop(), states[0])
 
 
 async def _code(request: web.Request, login: LoginProvider) -> str:

@@ -20,7 +20,7 @@ from control.errors import DatabaseUnavailableError, UsageLinkOverError
 from control.records.console import NamedGroup
 from control.records.times import time_text
 from control.resources.billing.report_groups import Totals
-from control.resources.changes.shown import shown_key
+from control.resources.changes.shown import shown_key_name
 from control.resources.console.usage_links import group_of_link
 from control.resources.console.usage_money import MoneySources, PageMoney, read_page_money
 from control.resources.console.usage_page import BelowTotals, UsagePage, read_usage_page
@@ -66,7 +66,7 @@ def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[
         "totals": {"day": sums(page.day), "month": sums(page.month)},
         "days": [{"date": date, **sums(totals)} for date, totals in page.days],
         "slugs": [{"slug": slug, **sums(totals)} for slug, totals in page.slugs],
-        "keys": [{**shown_key(key), "calls": calls} for key, calls in page.keys],
+        "keys": [{**shown_key_name(key), "calls": calls} for key, calls in page.keys],
         "statements": [shown_month(month, page.as_of_ms) for month in page.months],
         **({} if money is None else _money(group, money)),
     }

@@ -9,14 +9,16 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from control.api.billing.usage_totals import UsageTotalsV1, optional, shown_totals
+from control.api.federated_keys.settings import KeySettingsV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
+from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, RoleName, TimeText
 from control.records.console import KeyFilter, ListedKey, NamedGroup
 from control.records.times import optional_time_text, time_text
 from control.resources.billing.month_usage import month_of_keys
 from control.resources.billing.report_groups import Totals
+from control.resources.changes.shown import shown_key_settings
 from control.resources.find.search import read_all_keys
 from policy.credentials import KeyKind
 from policy.keys.permissions import Permission
@@ -44,12 +46,13 @@ class KeyGroupV1(ResponseV1):
     name: str | None
 
 
-class ListedKeyV1(ResponseV1):
+class ListedKeyV1(KeySettingsV1):
     """A key, identified by its public prefix. `group`: null for a key of the workspace itself."""
 
     prefix: str
     name: str | None
     type: KeyTypeName
+    role: RoleName | None = Field(description="Of a workspace key; null: what its type may do.")
     group: KeyGroupV1 | None
     created_at: TimeText
     last_used_at: TimeText | None
@@ -95,7 +98,8 @@ def _month(key: ListedKey, months: Mapping[tuple[str, str], Totals] | None) -> T
 def _listed(item: _Shown) -> ListedKeyV1:
     key, month = item
     return ListedKeyV1(
-        **members_of_key(key),
+        **members_of_key(key) | {"role": key.record.role},
+        **shown_key_settings(key.record),
         created_at=time_text(key.record.created_at_ms),
         last_used_at=optional_time_text(key.record.last_used_at_ms),
         month=None if month is None else UsageTotalsV1(**shown_totals(month)),

@@ -131,9 +131,11 @@ async def spend_limits_of_tree(conn: Connection, root_id: str) -> dict[str, tupl
     return {id: spend_limits_of(text) for id, text in await conn.execute(query)}
 
 
-async def spend_limits_beside(conn: Connection, record: GroupRecord) -> tuple[str, tuple[SpendLimit, ...]] | None:
-    """Another group of the tree that has spend limits, by its id, and those; None if no other one has any."""
-    others = (groups.c.root_id == record.root_id, HAS_SPEND_LIMITS, groups.c.path != record.path)
+async def spend_limits_in_tree(
+    conn: Connection, root_id: str, but_path: str = ""
+) -> tuple[str, tuple[SpendLimit, ...]] | None:
+    """A group of the tree that has spend limits, by its id, and those; None if there is none besides `but_path`."""
+    others = (groups.c.root_id == root_id, HAS_SPEND_LIMITS, groups.c.path != but_path)
     query = select(groups.c.id, groups.c.spend_limits).where(*others).order_by(groups.c.path).limit(1)
     row = (await conn.execute(query)).one_or_none()
     return None if row is None else (row.id, spend_limits_of(row.spend_limits))

@@ -6,13 +6,13 @@ Every write publishes the row.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select, tuple_
+from sqlalchemy import ColumnElement, delete, insert, or_, select, tuple_, update
 
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
-from policy.keys.roles import Role
+from policy.keys.roles import optional_role
 from policy.keys.settings import NO_SETTINGS
 from policy.snapshot import KeyRow, RowKind
 
@@ -47,8 +47,9 @@ def is_usable(now_ms: int) -> tuple[ColumnElement[bool], ...]:
 
 def presented_key(row: Any) -> PresentedKey:
     """The holder of the key in a row of `PRESENTED`."""
-    role = None if row.role is None else Role(row.role)
-    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded, row.workspace_name, role)
+    kind = KeyKind(row.kind)
+    role = optional_role(row.role)
+    return PresentedKey(row.prefix, kind, row.workspace_id, row.onboarded, row.workspace_name, role)
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
@@ -60,6 +61,29 @@ async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
 async def get_key(conn: Connection, workspace_id: str, group_id: str | None, prefix: str) -> KeyRecord | None:
     query = select(*_RECORD).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
     row = (await conn.execute(query)).one_or_none()
+    return _record(row) if row else None
+
+
+async def lock_key(tx: WriteTx, workspace_id: str, group_id: str, prefix: str) -> KeyRecord | None:
+    """A group's key, locked against changes until the transaction ends. None if there is none."""
+    query = select(*_RECORD).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
+    row = (await tx.conn.execute(query.with_for_update())).one_or_none()
+    return _record(row) if row else None
+
+
+async def update_key(tx: WriteTx, key: KeyRecord) -> None:
+    """Write the name and the settings of a key that is locked, and what rotation says of it."""
+    names = ("name", "expires_at_ms", "disabled", "settings", "bucket", "replaced_by", "spend_root_id")
+    values = {name: getattr(key, name) for name in names}
+    statement = update(api_keys).where(api_keys.c.prefix == key.prefix).values(**values)
+    digest: str = (await tx.conn.execute(statement.returning(api_keys.c.digest))).scalar_one()
+    tx.publish(RowKind.KEY, digest, _published(key, digest).to_wire())
+
+
+async def key_with_spend_limits(conn: Connection, root_id: str, but_prefix: str = "") -> KeyRecord | None:
+    """A key of a tree that has spend limits of its own; None if there is none besides `but_prefix`."""
+    others = (api_keys.c.spend_root_id == root_id, api_keys.c.prefix != but_prefix)
+    row = (await conn.execute(select(*_RECORD).where(*others).order_by(api_keys.c.prefix).limit(1))).one_or_none()
     return _record(row) if row else None
 
 
@@ -90,7 +114,7 @@ def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]
 
 def _published(key: KeyRecord, digest: str) -> KeyRow:
     settings = None if key.key_settings == NO_SETTINGS else key.key_settings
-    role = None if key.role is None else Role(key.role)
+    role = optional_role(key.role)
     kind = KeyKind(key.kind)
     return KeyRow(digest, key.prefix, kind, key.workspace_id, key.group_id, settings, key.bucket, role)
 

@@ -92,18 +92,18 @@ _NOTE = text(
 )
 
 
-async def note_older_spend_proxy(tx: WriteTx, spend_level: int) -> None:
-    """Remember that a proxy asked for policy that knows less of spend limits than this version: `spend_level`."""
-    await tx.conn.execute(_NOTE_SPEND, {"spend_level": spend_level, "now_ms": tx.now_ms})
+async def note_proxy_level(tx: WriteTx, level: int) -> None:
+    """Remember that a proxy asked for policy whose level is below that of this version (`policy/spend/levels.py`)."""
+    await tx.conn.execute(_NOTE_LEVEL, {"level": level, "now_ms": tx.now_ms})
 
 
-_NOTE_SPEND = text(
-    "INSERT INTO older_spend_proxies (spend_level, asked_at_ms) VALUES (:spend_level, :now_ms)"
+_NOTE_LEVEL = text(
+    "INSERT INTO older_spend_proxies (spend_level, asked_at_ms) VALUES (:level, :now_ms)"
     " ON CONFLICT (spend_level) DO UPDATE SET asked_at_ms = excluded.asked_at_ms"
 )
 
 
-async def lowest_spend_level(conn: Connection, since_ms: int) -> int | None:
+async def lowest_proxy_level(conn: Connection, since_ms: int) -> int | None:
     """The level of the oldest proxy that has asked since then; None if no older one has."""
     levels = older_spend_proxies.c
     query = select(func.min(levels.spend_level)).where(levels.asked_at_ms >= since_ms)

@@ -154,8 +154,18 @@ api_keys = Table(
     Column("settings", Text, nullable=True),  # JSON: what is set besides these two
     Column("bucket", Id, nullable=True),  # the prefix of the first key of a rotation
     Column("role", Id, nullable=True),
+    Column("replaced_by", Id, nullable=True),  # the prefix of the key that rotation put in its place
+    Column("spend_root_id", Id, nullable=True),  # the root of its group's tree, if it has spend limits of its own
     Index("ix_api_keys_group_id", "group_id", "created_at_ms", "prefix"),
     Index("ix_api_keys_all", "workspace_id", "created_at_ms", "prefix", "name"),  # names are looked through in it
+)
+HAS_OWN_SPEND = api_keys.c.spend_root_id.is_not(None)
+Index(
+    "ix_api_keys_spend_root_id",
+    api_keys.c.spend_root_id,
+    api_keys.c.prefix,
+    sqlite_where=HAS_OWN_SPEND,
+    postgresql_where=HAS_OWN_SPEND,
 )
 Index(
     "ix_api_keys_workspace_id",

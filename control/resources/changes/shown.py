@@ -4,6 +4,7 @@ from typing import Any
 
 import orjson
 
+from control.edges.sql.store import now_ms
 from control.records.audit import Shown
 from control.records.policy import EndpointRecord, GroupRecord, KeyRecord, SecretRecord
 from control.records.times import optional_time_text, time_text
@@ -11,6 +12,8 @@ from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.long_lists import shown_lists
 from control.resources.changes.ownership import R, has_drifted
 from policy.endpoints import as_written
+from policy.keys.states import key_state
+from policy.limits.limit import limit_to_wire
 from policy.snapshot import models_entry_to_wire, target_to_wire
 from policy.spend.limits import spend_limit_to_wire
 
@@ -60,13 +63,35 @@ def _model_entries(record: GroupRecord | None) -> list[bytes]:
 
 
 def shown_key(record: KeyRecord) -> dict[str, Any]:
-    """A key of a group; one of the workspace has its `type`, too."""
-    times = {
+    """A key of a group with its settings, or one of the workspace with its `type` and `role`."""
+    if record.group_id is None:
+        return {**shown_key_name(record), "type": record.kind, "role": record.role}
+    return {**shown_key_name(record), **shown_key_settings(record)}
+
+
+def shown_key_name(record: KeyRecord) -> dict[str, Any]:
+    """The name of a key, and its use."""
+    return {
+        "prefix": record.prefix,
+        "name": record.name,
         "created_at": time_text(record.created_at_ms),
         "last_used_at": optional_time_text(record.last_used_at_ms),
     }
-    kind = {} if record.group_id is not None else {"type": record.kind}
-    return {"prefix": record.prefix, "name": record.name, **times, **kind}
+
+
+def shown_key_settings(record: KeyRecord) -> dict[str, Any]:
+    """The settings of a key, and its state now."""
+    settings = record.key_settings
+    return {
+        "state": key_state(settings, record.replaced_by is not None, now_ms()).value,
+        "expires_at": optional_time_text(settings.expires_at_ms),
+        "disabled": settings.disabled,
+        "allowed_ips": list(settings.allowed_ips) or None,
+        "slugs": None if settings.slugs is None else list(settings.slugs),
+        "rate_limits": [limit_to_wire(limit) for limit in settings.rate_limits],
+        "spend_limits": [spend_limit_to_wire(limit) for limit in settings.spend_limits],
+        "replaced_by": record.replaced_by,
+    }
 
 
 def shown_secret(record: SecretRecord) -> dict[str, Any]:

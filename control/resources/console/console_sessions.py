@@ -18,9 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from control.edges.sql.console import session_rows
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.records.audit import Person
-from control.records.console import KeyOfSession, SessionRecord
+from control.records.console import KeyOfSession, Membership, SessionRecord
 from control.records.ids import new_nonce
-from control.records.login import Membership
 from control.records.policy import PresentedKey
 from control.resources.console.login import people
 from policy.credentials import digest_of

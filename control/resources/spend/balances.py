@@ -35,6 +35,7 @@ from control.records.spend import CreditRecord, Entry, EntryPosition, Withdrawal
 from control.resources.changes.resource_paths import path_of
 from control.resources.policy_feed import check_balances_known_to_proxies
 from control.resources.spend.balance_source import BalanceSource
+from control.resources.spend.tree_limits import check_currency_in_tree
 from policy.prices import amount_of, amount_text, sum_of, units_of
 from policy.spend.balances import Balance
 from policy.spend.spend_hash import amount_of_picos, spend_key
@@ -120,7 +121,7 @@ def _same(earlier: CreditRecord, balance: Balance | None, new: NewCredit) -> Mad
 async def _deposit(ledger: Ledger, tx: WriteTx, record: GroupRecord, new: NewCredit) -> CreditRecord:
     if record.balance is None:
         await check_balances_known_to_proxies(tx)
-        await _check_currency_in_tree(tx.conn, record, new.currency)
+        await check_currency_in_tree(tx.conn, record.root_id, new.currency, field="currency")
     balance = record.balance or Balance(new.currency, Decimal(0))
     _check_currency(record, balance, new)
     deposited = sum_of((new.currency, part) for part in (balance.deposited, new.amount))[new.currency]
@@ -180,19 +181,7 @@ def _record(record: GroupRecord, new: NewCredit, at_ms: int) -> CreditRecord:
 
 def _check_currency(record: GroupRecord, balance: Balance, new: NewCredit) -> None:
     if balance.currency != new.currency:
-        raise OtherCurrencyError(record.group.id, balance.currency, "currency")
-
-
-async def _check_currency_in_tree(conn: Connection, record: GroupRecord, currency: str) -> None:
-    """Check the first credit of a group against the spend limits and balances of its tree, which is locked."""
-    limits = await group_rows.spend_limits_beside(conn, record)
-    if record.spend_limits:
-        limits = (record.group.id, record.spend_limits)
-    if limits is not None and limits[1][0].currency != currency:
-        raise OtherCurrencyError(limits[0], limits[1][0].currency, "currency")
-    other = await group_rows.balance_in_tree(conn, record.root_id)
-    if other is not None and other[1].currency != currency:
-        raise OtherCurrencyError(other[0], other[1].currency, "currency")
+        raise OtherCurrencyError(f"group {record.group.id}", balance.currency, "currency")
 
 
 class BalanceFigures(NamedTuple):

@@ -5,8 +5,8 @@ Those that span groups are checked with the tree locked, inside the transaction 
 
 from collections.abc import Sequence
 
-from control.edges.sql import group_rows
-from control.edges.sql.store import WriteTx
+from control.edges.sql import group_rows, key_rows
+from control.edges.sql.store import Connection, WriteTx
 from control.errors import InvalidFieldError, OtherCurrencyError
 from control.records.policy import GroupRecord
 from control.resources.limits.cascade import check_amounts
@@ -40,12 +40,25 @@ async def check_spend_in_tree(
     """
     if not new.spend_limits:
         return
-    other = await group_rows.spend_limits_beside(tx.conn, new)
-    if other is not None and other[1][0].currency != new.spend_limits[0].currency:
-        raise OtherCurrencyError(other[0], other[1][0].currency)
-    with_balance = await group_rows.balance_in_tree(tx.conn, new.root_id)
-    if with_balance is not None and with_balance[1].currency != new.spend_limits[0].currency:
-        raise OtherCurrencyError(with_balance[0], with_balance[1].currency)
+    await check_currency_in_tree(tx.conn, new.root_id, new.spend_limits[0].currency, but=new.path)
     if new.group.enforcement is not Enforcement.CASCADING:
         return
     await check_amounts(tx.conn, old, new, ancestors)
+
+
+async def check_currency_in_tree(
+    conn: Connection, root_id: str, currency: str, *, field: str = "spend_limits", but: str = ""
+) -> None:
+    """Check the currency of a change against all that the tree has, which is locked, but what the change replaces.
+
+    `but`: the path of the group, or the prefix of the key, whose spend limits it replaces. Raises `OtherCurrencyError`.
+    """
+    limits = await group_rows.spend_limits_in_tree(conn, root_id, but)
+    if limits is not None and limits[1][0].currency != currency:
+        raise OtherCurrencyError(f"group {limits[0]}", limits[1][0].currency, field)
+    balance = await group_rows.balance_in_tree(conn, root_id)
+    if balance is not None and balance[1].currency != currency:
+        raise OtherCurrencyError(f"group {balance[0]}", balance[1].currency, field)
+    key = await key_rows.key_with_spend_limits(conn, root_id, but)
+    if key is not None and key.key_settings.spend_limits[0].currency != currency:
+        raise OtherCurrencyError(f"key {key.prefix}", key.key_settings.spend_limits[0].currency, field)

@@ -70,6 +70,8 @@ AUDITED: dict[tuple[str, str], str] = {
     ("DELETE", f"{G}/groups/{{group_id}}"): "group.delete",
     ("POST", f"{G}/groups/{{group_id}}/api_keys"): "key.mint",
     ("POST", f"{G}/groups/{{group_id}}/api_keys/register"): "key.register",
+    ("PATCH", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}"): "key.update",
+    ("POST", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}/rotate"): "key.rotate",
     ("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}"): "key.revoke",
     ("POST", f"{G}/groups/{{group_id}}/usage_links"): "usage_link.create",
     ("POST", f"{G}/groups/{{group_id}}/balance/credits"): "balance.credit",
@@ -172,7 +174,10 @@ async def walk_gateway(walk: Walk) -> None:
     group = {"group_id": (await walk("POST", f"{G}/groups", body))["id"]}
     await walk("PATCH", f"{G}/groups/{{group_id}}", {"models": [rate(3)]}, **group)
     key = await walk("POST", f"{G}/groups/{{group_id}}/api_keys", {"name": "laptop"}, **group)
-    await walk("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", **group, prefix=key["prefix"])
+    one_key = {**group, "prefix": key["prefix"]}
+    await walk("PATCH", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", {"allowed_ips": ["192.0.2.0/24"]}, **one_key)
+    await walk("POST", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}/rotate", {"overlap_seconds": 60}, **one_key)
+    await walk("DELETE", f"{G}/groups/{{group_id}}/api_keys/{{prefix}}", **one_key)
     await walk("POST", f"{G}/groups/{{group_id}}/api_keys/register", {"key": OWN_KEY, "name": "own"}, **group)
     await walk("POST", f"{G}/groups/{{group_id}}/usage_links", {"frame_origins": ["https://portal.example"]}, **group)
     paid_in = {"amount": "1", "currency": "EUR", "reference": "invoice-1"}

@@ -17,6 +17,11 @@ from policy.snapshot import KeyRow
 from tests.control.plane import Answer, ControlPlane
 
 OWN = "/v1/api_keys"
+NOTHING_SET: dict[str, Any] = {
+    **{"state": "ACTIVE", "expires_at": None, "disabled": False, "allowed_ips": None, "slugs": None},
+    **{"rate_limits": [], "spend_limits": [], "replaced_by": None},
+}
+"""The settings of a key on which nothing is set."""
 
 
 async def keys_path_of_new_group(plane: ControlPlane) -> str:
@@ -26,9 +31,11 @@ async def keys_path_of_new_group(plane: ControlPlane) -> str:
 async def test_a_federated_key_is_minted_listed_and_revoked(plane: ControlPlane) -> None:
     place = await keys_path_of_new_group(plane)
     key = (await plane.post(place, {"name": "mine"})).ok()
-    assert key.keys() == {"api_key", "prefix", "name", "created_at"}
+    assert key.keys() == {"api_key", "prefix", "name", "created_at", "last_used_at", *NOTHING_SET}
     assert prefix_of(key["api_key"]) == key["prefix"]
-    item = {"prefix": key["prefix"], "name": "mine", "created_at": key["created_at"], "last_used_at": None}
+    names = {"prefix": key["prefix"], "name": "mine", "created_at": key["created_at"], "last_used_at": None}
+    item = {**names, **NOTHING_SET}
+    assert key == {**item, "api_key": key["api_key"]}
     assert (await plane.get(place)).ok()["items"] == [item]
     assert (await plane.get(f"{place}/{key['prefix']}")).ok() == item
     deletion = (await plane.delete(f"{place}/{key['prefix']}")).ok()
@@ -135,7 +142,8 @@ async def test_a_key_of_ones_own_is_registered_listed_and_revoked(plane: Control
     prefix = registered_prefix(OWN_KEY)
     assert (await register(plane, place, name="mine")).ok() == {"ok": True, "prefix": prefix, "name": "mine"}
     [item] = (await plane.get(place)).ok()["items"]
-    assert item == {"prefix": prefix, "name": "mine", "created_at": item["created_at"], "last_used_at": None}
+    names = {"prefix": prefix, "name": "mine", "created_at": item["created_at"], "last_used_at": None}
+    assert item == {**names, **NOTHING_SET}
     assert (await plane.get(f"{place}/{prefix}")).ok() == item
     assert (await plane.delete(f"{place}/{prefix}")).ok()["prefix"] == prefix
     assert (await plane.get(place)).ok()["items"] == []

@@ -64,9 +64,9 @@ balance_draws = Table(  # of groups that exist: the calls through a slug in a UT
     sqlite_with_rowid=False,
 )
 
-older_spend_proxies = Table(  # which ask for policy and know less of spend limits than this version
+older_spend_proxies = Table(  # which ask for policy and have a lower level than this version (policy/spend/levels.py)
     "older_spend_proxies",
     metadata,
-    Column("spend_level", Integer, primary_key=True, autoincrement=False),  # what they know; 0: no spend limits
+    Column("spend_level", Integer, primary_key=True, autoincrement=False),  # their level: of more than spend
     Column("asked_at_ms", BigInteger, nullable=False),  # when one of them last did
 )

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 from control.edges.sql.store import now_ms
+from control.records.console import LoginAttempt
 from control.records.ids import new_nonce
-from control.records.login import LoginAttempt
 from policy.identity.login_claims import equals_text
 from policy.sealing import TokenSealer
 

@@ -15,8 +15,7 @@ from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.edges.sql.workspace_rows import get_workspace, workspaces_called
 from control.errors import InvalidFieldError
 from control.records.audit import Person
-from control.records.console import KeyOfSession, SessionRecord
-from control.records.login import Membership, WorkspaceChoice
+from control.records.console import KeyOfSession, Membership, SessionRecord, WorkspaceChoice
 from control.records.policy import PresentedKey
 from policy.credentials import KeyKind
 from policy.identity.login_settings import LoginSettings

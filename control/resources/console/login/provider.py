@@ -7,12 +7,12 @@ import asyncio
 import base64
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import quote_plus, urlencode
 
-from control.records.login import LoginAttempt, LoginProviderError, ProviderEndpoints
-from control.resources.console.login.attempts import challenge_of
+from control.records.console import LoginAttempt, LoginProviderError, ProviderEndpoints
+from control.resources.console.login.attempts import AttemptSealer, challenge_of
 from policy.identity.login_claims import fault_of_claims
 from policy.identity.login_settings import LoginSettings, is_secure_url
 from policy.identity.public_keys import usable_keys
@@ -42,8 +42,9 @@ class ProviderClient(Protocol):
 class LoginProvider:
     """The provider of these settings. Its discovery document is read again after five minutes."""
 
-    def __init__(self, settings: LoginSettings, client: ProviderClient) -> None:
+    def __init__(self, settings: LoginSettings, client: ProviderClient, secret_keys: Sequence[bytes]) -> None:
         self.settings = settings
+        self.attempts = AttemptSealer(secret_keys)
         self._client = client
         self._endpoints: ProviderEndpoints | None = None
         self._read_at_s = float("-inf")

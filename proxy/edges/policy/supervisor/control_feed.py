@@ -9,7 +9,7 @@ import orjson
 
 from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
-from policy.spend.limits import SPEND_LEVEL
+from policy.spend.levels import POLICY_LEVEL
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 
@@ -30,7 +30,7 @@ class ControlFeed:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
         query = {"epoch": since.epoch, "since": str(since.revision), "nonce": since.nonce, "limit": str(PAGE_ROWS)}
         query["limit_kinds"] = str(len(KINDS))
-        query["spend_limits"] = str(SPEND_LEVEL)
+        query["spend_limits"] = str(POLICY_LEVEL)
         if after is not None:
             query["after"] = after
         if self._session is None:

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -305,8 +305,7 @@ async def test_a_session_ends_with_its_pair_its_provider_or_its_claim(sqlite_url
             ({"role_claim": "groups"}, 401),
             ({"issuer": issuer + "/"}, 401),
         ):
-            fields = {"issuer": issuer, "client_id": CLIENT_ID, "role_claim": "realm_access.roles"}
-            login = LoginSettings(**{**fields, "pairs": role_pairs(PAIRS), **change})
+            login = replace(LoginSettings(issuer, CLIENT_ID, "realm_access.roles", role_pairs(PAIRS)), **change)
             async with running_plane(sqlite_url, prefix=f"p{time.time_ns()}", login=login) as later:
                 assert (await Browser(later, cookie).get(GROUPS)).status == status, change
         async with running_plane(sqlite_url, prefix="none") as without:
@@ -481,6 +480,11 @@ def _with_hmac(claims: Json, kid: str, public_key: str) -> str:
     return f"{text}.{_encoded(hmac.digest(public_key.encode(), text.encode(), 'sha256'))}"
 
 
+def _unsigned(claims: Json, signature: str) -> str:
+    header = {"alg": "none", "typ": "JWT"}
+    return ".".join([*(_encoded(json.dumps(part).encode()) for part in (header, claims)), signature])
+
+
 def _encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
@@ -491,8 +495,8 @@ async def test_signatures_that_are_not_of_the_provider_are_refused(sqlite_url: s
         provider = one.provider
         public = jwt.algorithms.RSAAlgorithm.to_jwk(provider.key.public_key())
         for signed in (
-            lambda claims: jwt.encode(claims, None, algorithm="none"),
-            lambda claims: jwt.encode(claims, None, algorithm="none").rstrip(".") + ".x",
+            lambda claims: _unsigned(claims, ""),
+            lambda claims: _unsigned(claims, "eA"),
             lambda claims: provider.sign(claims, stranger),
             lambda claims: provider.sign(claims, kid="unknown"),
             lambda claims: provider.sign(claims, kid="enc"),

@@ -14,6 +14,7 @@ from control.errors import (
     IllegalStatusError,
     InvalidFieldError,
     NotEnoughCreditError,
+    NotRotatableError,
     OlderProxiesError,
     OtherCreditError,
     OtherCurrencyError,
@@ -55,7 +56,9 @@ def example_of(kind: type[DomainError]) -> DomainError:
     if issubclass(kind, OlderProxiesError):
         return kind("limits of OUTPUT_TOKEN")
     if issubclass(kind, OtherCurrencyError):
-        return kind("grp_1", "EUR")
+        return kind("group grp_1", "EUR")
+    if issubclass(kind, NotRotatableError):
+        return kind("tg_1", "it has expired")
     if issubclass(kind, OtherCreditError | GroupHasCreditError):
         return kind("one", "1.00", "EUR")
     if issubclass(kind, NotEnoughCreditError):

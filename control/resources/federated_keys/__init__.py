@@ -1,0 +1,1 @@
+"""Keys of groups: how they come, what is set on them, changes, rotation."""
