@@ -26,15 +26,8 @@ from control.api import (
 from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
-from control.api.console import (
-    console_sessions,
-    login,
-    relay,
-    usage_links,
-    usage_page,
-    usage_requests,
-    usage_statements,
-)
+from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
+from control.api.console import login as people_login
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
 from control.api.find import all_keys, matches
@@ -264,7 +257,7 @@ def build(settings: Settings) -> web.Application:
         spend=spend,
         balances=spend,
         inference=_inference(settings),
-        login=_login(settings),
+        login=LoginProvider.of(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys),
     )
     _add_terminals(app)
     _add_routes(app)
@@ -304,7 +297,7 @@ def _add_routes(app: web.Application) -> None:
     internal += (*internal_requests.ROUTES, *internal_refresh.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *login.ROUTES)
+    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *people_login.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 
@@ -473,12 +466,6 @@ async def _close_clients(app: web.Application) -> None:
     for client in (app[DEPENDENCIES].inference, app[DEPENDENCIES].login):
         if client is not None:
             await client.close()
-
-
-def _login(settings: Settings) -> LoginProvider | None:
-    if settings.login is None:
-        return None
-    return LoginProvider(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys)
 
 
 def _retention(settings: Settings) -> RetentionDays:

@@ -49,6 +49,13 @@ class LoginProvider:
         self._endpoints: ProviderEndpoints | None = None
         self._read_at_s = float("-inf")
 
+    @classmethod
+    def of(
+        cls, settings: LoginSettings | None, client: ProviderClient, secret_keys: Sequence[bytes]
+    ) -> "LoginProvider | None":
+        """The provider, if the settings name one."""
+        return None if settings is None else cls(settings, client, secret_keys)
+
     async def close(self) -> None:
         await self._client.close()
 
