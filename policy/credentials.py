@@ -14,7 +14,9 @@ KEY_PREFIX = "tg_"
 PREFIX_CHARS = 12
 _KEY_PATTERN = re.compile(r"tg_[A-Za-z0-9]{12}\.[A-Za-z0-9_-]{27,}")
 REGISTERED_PREFIX = "own_"
-TOKEN_PREFIX = "jwt_"
+TOKEN_PREFIX = "jwt_"  # noqa: S105 (public)
+TOKEN_ID = "token:"  # noqa: S105 (public)
+"""The beginning of the name of a token's holder. Those of keys are digests alone."""
 REGISTERED_PATTERN = "[!-~]{24,256}"
 """The form of a key that can be registered. Those in the form of a JWT or of ours are refused beside it."""
 _REGISTERED = re.compile(REGISTERED_PATTERN)
@@ -74,6 +76,11 @@ def unregistrable(key: str) -> str:
 def is_token(credential: str) -> bool:
     """Return whether a credential has the form of a JWT. Such ones are never keys, and keys are never tokens."""
     return not credential.startswith(KEY_PREFIX) and _JWT.fullmatch(credential) is not None
+
+
+def credential_id(credential: str) -> str:
+    """The name by which the holder of a credential is kept. No token has the name of a key, nor the other way."""
+    return TOKEN_ID + digest_of(credential) if is_token(credential) else digest_of(credential)
 
 
 def token_prefix(subject: str) -> str:

@@ -28,6 +28,7 @@ from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.stages.spend_admission import AdmitSpend
+from proxy.stages.token_callers import TokenCallers
 from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ class Pipeline:
         self._on_exhausted = parts.on_exhausted
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
-        self._authenticate = authenticate.Authenticate(parts.directory, parts.now_ms)
+        tokens = TokenCallers(parts.directory, parts.now_ms)
+        self._authenticate = authenticate.Authenticate(parts.directory, tokens, parts.now_ms)
         self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
 from policy.deployments import Deployment
 from policy.endpoints import Target
+from policy.identity.providers import IdentityProviderRow
+from policy.identity.tokens import UnverifiedToken, is_signed_by
 from policy.keys.limits import key_plan
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
-from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, Wire, WorkspaceRow
 from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
@@ -56,11 +58,20 @@ class FakeDirectory:
     """A callback for changes of models."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
     workspaces_on_confirmation: dict[str, WorkspaceRow] = field(default_factory=dict)
+    providers: dict[str, IdentityProviderRow] = field(default_factory=dict)
+    providers_on_question: dict[str, IdentityProviderRow] = field(default_factory=dict)
+    unfetchable: bool = False
+    """Keys of identity providers cannot be fetched."""
+    key_questions: list[str] = field(default_factory=list)
+    tokens: dict[str, KeyHolder] = field(default_factory=dict)
+    """The holders of tokens that were verified."""
     confirms: asyncio.Event | None = None
     """Control answers once it is set. None: at once."""
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         self._check()
+        if digest in self.tokens:
+            return self.tokens[digest]
         key = self.keys.get(digest)
         if key is None:
             return None
@@ -94,6 +105,28 @@ class FakeDirectory:
             await self.confirms.wait()
         self.keys.update(self.arrives_on_confirmation)
         self.workspaces.update(self.workspaces_on_confirmation)
+
+    def identity_provider(self, id: str) -> IdentityProviderRow | None:
+        self._check()
+        return self.providers.get(id)
+
+    async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
+        return is_signed_by(token, key)
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        self.key_questions.append(provider_id)
+        self.providers.update(self.providers_on_question)
+        return not self.unfetchable
+
+    def token_holder(self, provider: IdentityProviderRow, entity: str, key: KeyRow) -> KeyHolder | None:
+        groups = [group for group in self.groups.values() if group.workspace_id == provider.workspace_id]
+        ids = [group.id for group in groups if group.external_entity_id == entity]
+        if self.providers.get(provider.id) != provider or not ids:
+            return None
+        workspace = self.workspaces.get(provider.workspace_id)
+        holder = KeyHolder(replace(key, group_id=ids[0]), workspace, self.group(ids[0]))
+        self.tokens[key.digest] = holder
+        return holder
 
     def endpoint(self, slug: str) -> EndpointRow | None:
         self._check()

@@ -89,17 +89,11 @@ def _response(record: IdentityProviderRecord) -> IdentityProviderV1:
 _PATH = "/v1/gateway/identity_provider"
 _ONE = IdentityProviderV1
 _BODY = PutIdentityProviderRequestV1
+_GONE = DeletedIdentityProviderV1
 OPERATIONS = (
     Operation(
-        *("PUT", _PATH, _put, "Set the identity provider", _ONE),
-        body=_BODY,
-        errors=(400, 409),
-        needs=Permission.TRUST,
+        "PUT", _PATH, _put, "Set the identity provider", _ONE, body=_BODY, errors=(400, 409), needs=Permission.TRUST
     ),
     Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.READ),
-    Operation(
-        *("DELETE", _PATH, _delete, "Delete the identity provider", DeletedIdentityProviderV1),
-        errors=(404,),
-        needs=Permission.TRUST,
-    ),
+    Operation("DELETE", _PATH, _delete, "Delete the identity provider", _GONE, errors=(404,), needs=Permission.TRUST),
 )

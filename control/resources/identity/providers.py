@@ -12,11 +12,12 @@ from control.edges.sql.database import TakenError
 from control.edges.sql.identity import provider_rows
 from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace
-from control.errors import IdentityProviderNotFoundError, IdentityProviderTakenError
+from control.errors import IdentityProviderNotFoundError, IdentityProviderTakenError, InvalidFieldError
 from control.records.audit import Change
 from control.records.identity import FetchedKeys, IdentityProviderRecord, ProviderSettings
 from control.records.times import optional_time_text, time_text
 from control.resources.identity.key_source import Documents, discovery_url, fetch_keys
+from policy.hosts import HostRuleError
 
 PLACE = "identity_provider"
 """The name of the resource in the audit trail."""
@@ -29,11 +30,16 @@ class Urls(Protocol):
 
 
 async def check_urls(urls: Urls, settings: ProviderSettings) -> None:
-    """Raise `HostRuleError` unless the URL that keys are fetched from may be called. It names the field."""
-    if settings.jwks_url is not None:
-        await urls.check_download_url(settings.jwks_url, "jwks_url")
-    else:
-        await urls.check_download_url(discovery_url(settings.issuer), "issuer")
+    """Refuse a URL of keys that may not be called. Call it before the transaction: it resolves names."""
+    field = "issuer" if settings.jwks_url is None else "jwks_url"
+    url = discovery_url(settings.issuer) if settings.jwks_url is None else settings.jwks_url
+    if field == "issuer" and "?" in url:
+        raise InvalidFieldError(field, "issuer: must have no query, so that its discovery document is found")
+    try:
+        await urls.check_download_url(url, field)
+    except HostRuleError as error:
+        remedy = "; or give jwks_url" if field == "issuer" else ""
+        raise InvalidFieldError(field, f"{error}{remedy}") from None
 
 
 async def put_provider(

@@ -47,6 +47,9 @@ class NoConfirmer:
     async def confirm(self, *, may_be_ours: bool = True) -> bool:
         return False
 
+    async def confirm_keys(self, provider_id: str) -> bool:
+        return False
+
     def report_damage(self) -> None:
         pass
 
