@@ -256,10 +256,9 @@ def build(settings: Settings) -> web.Application:
         counters=counters,
         spend=spend,
         balances=spend,
-        inference=_inference(settings),
+        inference=InferenceClient.of(settings.proxy_url, look_mark(settings.internal_token)),
         login=LoginProvider.of(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys),
     )
-    _add_terminals(app)
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
     app.cleanup_ctx.extend(
@@ -284,12 +283,9 @@ def _sealers(keys: Sequence[bytes]) -> "_Sealers":
     }
 
 
-def _add_terminals(app: web.Application) -> None:
+def _add_routes(app: web.Application) -> None:
     app[TERMINALS] = Terminals()
     app.on_shutdown.append(terminal_sockets.close_terminals)
-
-
-def _add_routes(app: web.Application) -> None:
     operations = endpoints.with_names(OPERATIONS, app[DEPENDENCIES].settings.provider_names)
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
@@ -455,11 +451,6 @@ def _spend_counting(make: Callable[[Callable[[str], None]], SpendCounting], metr
         await cancelled(task)
 
     return life
-
-
-def _inference(settings: Settings) -> InferenceClient | None:
-    mark = look_mark(settings.internal_token)
-    return InferenceClient(settings.proxy_url, mark) if settings.proxy_url else None
 
 
 async def _close_clients(app: web.Application) -> None:
