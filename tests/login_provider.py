@@ -8,6 +8,7 @@ import base64
 import hashlib
 import json
 import secrets
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -146,6 +147,7 @@ class LoginProvider:
             web.get(places["authorization"], self._authorize),
             web.post(places["token"], self._redeem),
             web.get(places["jwks"], self._keys),
+            web.get("/elsewhere", self._lead_on),
         ]
         return routes + ([web.get(places["end_session"], self._log_out)] if "end_session" in places else [])
 
@@ -160,6 +162,9 @@ class LoginProvider:
         ours = {**public, "kid": self.kid, "use": "sig", "alg": "RS256"}
         for_encryption = {**public, "kid": "enc", "use": "enc", "alg": "RSA-OAEP"}
         return web.json_response({"keys": [for_encryption, ours]})
+
+    async def _lead_on(self, _request: web.Request) -> web.Response:
+        raise web.HTTPFound(self.origin + self.shape.places["jwks"])
 
     async def _authorize(self, request: web.Request) -> web.Response:
         query = request.query
@@ -217,15 +222,17 @@ class LoginProvider:
 
 
 @asynccontextmanager
-async def running_provider(shape: Shape = KEYCLOAK, host: str = "127.0.0.1") -> AsyncIterator[LoginProvider]:
+async def running_provider(
+    shape: Shape = KEYCLOAK, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[LoginProvider]:
     """A provider at a port of its own. `localhost` is another site than 127.0.0.1, for browsers."""
     port = own_port()
-    provider = LoginProvider(shape, f"http://{host}:{port}")
+    provider = LoginProvider(shape, f"{'http' if tls is None else 'https'}://{host}:{port}")
     app = web.Application()
     app.router.add_routes(provider.routes())
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     try:
         yield provider
     finally:

@@ -57,7 +57,7 @@ class LoginProviderClient:
                     method, URL(url, encoded=True), headers=all_headers, data=form, allow_redirects=False
                 ) as answer,
             ):
-                return answer.status, _object(await _read(answer))
+                return answer.status, _object(answer.status, await _read(answer))
         except TimeoutError:
             raise LoginProviderError(f"no answer within {self._timeout_s:.0f} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as failure:
@@ -77,11 +77,11 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return body
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(status: int, body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise LoginProviderError("its answer is no JSON object")
+        raise LoginProviderError(f"it answered {status} and no JSON object")
     return value

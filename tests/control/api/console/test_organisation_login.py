@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -23,6 +24,7 @@ from control.edges.sql import tables
 from policy.identity.login_settings import LoginSettings, role_pairs
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
 from tests.control.plane import Answer, ControlPlane, running_plane
+from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.login_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -641,3 +643,25 @@ async def test_logins_of_an_address_are_bounded(sqlite_url: str) -> None:
         answer = await one.come_back({"state": "x", "code": "y"}, "x")
         refused(answer, 429)
         assert int(answer.headers["Retry-After"]) >= 1
+
+
+async def test_a_provider_behind_an_authority_of_ones_own(sqlite_url: str, tmp_path: Path) -> None:
+    ca = ThrowawayCa(tmp_path)
+    tls = ca.server_context("127.0.0.1")
+    async with running_provider(tls=tls) as provider:
+        login = LoginSettings(provider.issuer, CLIENT_ID, "realm_access.roles", role_pairs(PAIRS), CLIENT_SECRET)
+        for number, (ca_file, status) in enumerate(((None, 503), (str(ca.ca_file), 303))):
+            prefix = f"p{number}"
+            async with running_plane(sqlite_url, prefix=prefix, login=login, egress_ca_file=ca_file) as plane:
+                assert (await Browser(plane).get(LOGIN)).status == status
+
+
+async def test_an_answer_without_end_or_elsewhere_is_refused(sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with visit(sqlite_url) as one:
+        one.provider.document = {"x": "x" * (1 << 20)}
+        refused(await one.begin(), 503)
+        one.provider.document = {"jwks_uri": f"{one.provider.origin}/elsewhere"}
+        answer = await one.at_provider(await one.begin())
+        refused(await one.come_back(answer), 503)
+        assert "has more than 1048576 bytes" in caplog.text
+        assert "it answered 302" in caplog.text
