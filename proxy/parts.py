@@ -4,6 +4,7 @@ The worker's composition root (`proxy/worker/app.py`) builds them, `proxy/pipeli
 docstring names the class that does the work; tests use the fakes in `tests/fakes/`.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -365,6 +366,10 @@ class DispatchSettings:
     stream_idle_timeout_s: float = 300.0
 
 
+def _machine_time_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncQueueing:
     """The parts that only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
@@ -401,6 +406,8 @@ class Parts:
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
+    now_ms: Callable[[], int] = _machine_time_ms
+    """The time by which terms of callers end, in ms since 1970. It never goes back: `LatestTime`."""
     look_mark: str = field(default="", repr=False)
     """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None

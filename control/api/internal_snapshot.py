@@ -17,9 +17,9 @@ from control.long_work import OPERATOR, beside
 from control.resources import policy_feed
 from control.resources.policy_feed import FeedCursor, FeedReader
 from control.shared_work import SharedWork
-from policy.levels import POLICY_LEVEL
 from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
+from policy.spend.levels import POLICY_LEVEL
 
 _MAX_REVISION = 2**63 - 2
 DEFAULT_ROWS = 1_000

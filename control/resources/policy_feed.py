@@ -20,10 +20,10 @@ from control.edges.sql.store import Connection, Store, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError, OlderProxiesError
 from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy.keys.settings import NO_SETTINGS, KeySettings
-from policy.levels import POLICY_LEVEL, PolicyLevel
 from policy.limits.kinds import KIND_NUMBER, KINDS
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, SnapshotPage
+from policy.spend.levels import POLICY_LEVEL, PolicyLevel
 from policy.spend.limits import SpendLimit, level_of
 
 MAX_ROWS = 10_000
@@ -210,6 +210,12 @@ async def check_key_settings_known_to_proxies(tx: WriteTx, settings: KeySettings
     """Raise `OlderProxiesError` if a proxy that has asked within a day would ignore these settings of a key."""
     if settings != NO_SETTINGS and await _lowest_level(tx) < PolicyLevel.KEY_SETTINGS:
         raise OlderProxiesError("settings of keys")
+
+
+async def check_roles_known_to_proxies(tx: WriteTx) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day would ignore the role of a key."""
+    if await _lowest_level(tx) < PolicyLevel.KEY_SETTINGS:
+        raise OlderProxiesError("roles of keys")
 
 
 async def _lowest_level(tx: WriteTx) -> int:

@@ -1,4 +1,4 @@
-"""What a key can be used for at a moment, in one word for people.
+"""The state of a key at a moment, in one word for people.
 
 See docs/reference/management-api.md#settings-of-a-key.
 """

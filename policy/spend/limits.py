@@ -9,9 +9,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Protocol
 
-from policy.levels import PolicyLevel
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.prices import amount_text, parse_amount, parse_currency
+from policy.spend.levels import PolicyLevel
 
 Wire = dict[str, Any]
 MAX_SPEND_LIMITS = len(USAGE_UNITS)

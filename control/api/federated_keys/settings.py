@@ -1,4 +1,4 @@
-"""What is set on a federated key, as the management API takes and shows it.
+"""Settings of a federated key, as the management API takes and shows them.
 
 See docs/reference/management-api.md#settings-of-a-key.
 """
@@ -40,7 +40,7 @@ _NetworkText = Annotated[str, Field(min_length=1, max_length=MAX_NETWORK_CHARS, 
 
 
 class KeySettingsRequestV1(RequestV1):
-    """What is set on a key. Null, or left out of a new key: the group's limits alone."""
+    """Settings of a key. Null, or left out of a new key: what its group may do, all of it."""
 
     expires_at: _Time | None = Field(None, description="Calls are refused from then on. In the future.")
     allowed_ips: Annotated[list[_NetworkText], Field(min_length=1, max_length=MAX_NETWORKS)] | None = Field(
@@ -56,7 +56,7 @@ class KeySettingsRequestV1(RequestV1):
 
 
 class KeySettingsV1(ResponseV1):
-    """What is set on a key, and what it can be used for now (`state`)."""
+    """Settings of a key, and whether it can be used now (`state`)."""
 
     state: KeyStateName
     expires_at: TimeText | None

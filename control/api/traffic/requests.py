@@ -21,6 +21,7 @@ from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
 from policy.keys.limits import key_of_name
+from policy.keys.permissions import Permission
 from policy.traffic import ListedRequest
 
 _CURSOR_KIND = "requests"
@@ -175,5 +176,6 @@ OPERATIONS = (
         *("GET", "/v1/gateway/requests", _list, "List requests", RequestsResponseV1),
         query=RequestsQueryV1,
         errors=(400,),
+        needs=Permission.READ,
     ),
 )

@@ -93,7 +93,7 @@ _NOTE = text(
 
 
 async def note_proxy_level(tx: WriteTx, level: int) -> None:
-    """Remember that a proxy asked for policy whose level is below that of this version (`policy/levels.py`)."""
+    """Remember that a proxy asked for policy whose level is below that of this version (`policy/spend/levels.py`)."""
     await tx.conn.execute(_NOTE_LEVEL, {"level": level, "now_ms": tx.now_ms})
 
 

@@ -160,7 +160,13 @@ api_keys = Table(
     Index("ix_api_keys_all", "workspace_id", "created_at_ms", "prefix", "name"),  # names are looked through in it
 )
 HAS_OWN_SPEND = api_keys.c.spend_root_id.is_not(None)
-Index("ix_api_keys_spend_root_id", api_keys.c.spend_root_id, sqlite_where=HAS_OWN_SPEND, postgresql_where=HAS_OWN_SPEND)
+Index(
+    "ix_api_keys_spend_root_id",
+    api_keys.c.spend_root_id,
+    api_keys.c.prefix,
+    sqlite_where=HAS_OWN_SPEND,
+    postgresql_where=HAS_OWN_SPEND,
+)
 
 revoked_buckets = Table(  # revoked keys that shared the counters of another one (api_keys.bucket)
     "revoked_buckets",

@@ -63,14 +63,14 @@ def _model_entries(record: GroupRecord | None) -> list[bytes]:
 
 
 def shown_key(record: KeyRecord) -> dict[str, Any]:
-    """A key of a group with its settings, or one of the workspace with its `type`."""
+    """A key of a group with its settings, or one of the workspace with its `type` and `role`."""
     if record.group_id is None:
-        return {**shown_key_name(record), "type": record.kind}
+        return {**shown_key_name(record), "type": record.kind, "role": record.role}
     return {**shown_key_name(record), **shown_key_settings(record)}
 
 
 def shown_key_name(record: KeyRecord) -> dict[str, Any]:
-    """Which key it is, and its use."""
+    """The name of a key, and its use."""
     return {
         "prefix": record.prefix,
         "name": record.name,
@@ -80,7 +80,7 @@ def shown_key_name(record: KeyRecord) -> dict[str, Any]:
 
 
 def shown_key_settings(record: KeyRecord) -> dict[str, Any]:
-    """What is set on a key, and its state now."""
+    """The settings of a key, and its state now."""
     settings = record.key_settings
     return {
         "state": key_state(settings, record.replaced_by is not None, now_ms()).value,

@@ -66,7 +66,7 @@ async def checked_settings(
     if checked != old:
         await check_key_settings_known_to_proxies(tx, checked)
     if checked.spend_limits and checked.spend_limits != old.spend_limits:
-        await check_currency_in_tree(tx.conn, group.root_id, checked.spend_limits[0].currency, but_key=prefix)
+        await check_currency_in_tree(tx.conn, group.root_id, checked.spend_limits[0].currency, but=prefix)
     return checked
 
 
@@ -85,14 +85,14 @@ def _checked_networks(texts: Sequence[str]) -> tuple[str, ...]:
 def _check_slugs(group: GroupRecord, slugs: Sequence[str]) -> None:
     """Refuse a slug that the group may not call, and one that is named twice."""
     callable_slugs = {entry.slug for entry in group.group.models}
-    seen: set[str] = set()
+    earlier_slugs: set[str] = set()
     for index, slug in enumerate(slugs):
         field = f"slugs.{index}"
-        if slug in seen:
+        if slug in earlier_slugs:
             raise InvalidFieldError(field, f"{field}: {slug} is named twice")
         if slug not in callable_slugs:
             raise InvalidFieldError(field, f"{field}: the group may not call {slug}; add it to its models first")
-        seen.add(slug)
+        earlier_slugs.add(slug)
 
 
 def _check_rate_limits(limits: tuple[Limit, ...]) -> None:

@@ -40,26 +40,25 @@ async def check_spend_in_tree(
     """
     if not new.spend_limits:
         return
-    await check_currency_in_tree(tx.conn, new.root_id, new.spend_limits[0].currency, but_path=new.path)
+    await check_currency_in_tree(tx.conn, new.root_id, new.spend_limits[0].currency, but=new.path)
     if new.group.enforcement is not Enforcement.CASCADING:
         return
     await check_amounts(tx.conn, old, new, ancestors)
 
 
 async def check_currency_in_tree(
-    conn: Connection, root_id: str, currency: str, *, field: str = "spend_limits", but_path: str = "", but_key: str = ""
+    conn: Connection, root_id: str, currency: str, *, field: str = "spend_limits", but: str = ""
 ) -> None:
     """Check the currency of a change against all that the tree has, which is locked, but what the change replaces.
 
-    `but_path`: the group whose spend limits it replaces. `but_key`: the prefix of the key whose ones it replaces.
-    Raises `OtherCurrencyError`.
+    `but`: the path of the group, or the prefix of the key, whose spend limits it replaces. Raises `OtherCurrencyError`.
     """
-    limits = await group_rows.spend_limits_in_tree(conn, root_id, but_path)
+    limits = await group_rows.spend_limits_in_tree(conn, root_id, but)
     if limits is not None and limits[1][0].currency != currency:
         raise OtherCurrencyError(f"group {limits[0]}", limits[1][0].currency, field)
     balance = await group_rows.balance_in_tree(conn, root_id)
     if balance is not None and balance[1].currency != currency:
         raise OtherCurrencyError(f"group {balance[0]}", balance[1].currency, field)
-    key = await key_rows.key_with_spend_limits(conn, root_id, but_key)
+    key = await key_rows.key_with_spend_limits(conn, root_id, but)
     if key is not None and key.key_settings.spend_limits[0].currency != currency:
         raise OtherCurrencyError(f"key {key.prefix}", key.key_settings.spend_limits[0].currency, field)

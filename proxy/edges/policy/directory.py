@@ -279,12 +279,10 @@ class SnapshotDirectory:
         if row is None:
             return None
         body, encoded = row
-        key = _decoded(_KEY, digest, body, KeyRow.from_wire)
-        if key is None:
-            return None
+        key = _key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
-        holder = KeyHolder(key, workspace, group)
+        holder = _holder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
             rows = (_KEY, digest, _WORKSPACE, key.workspace_id)
             groups = () if group is None else group.path
@@ -454,6 +452,21 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         name = type(error).__name__
         log.warning("Skipped a %s row that this version cannot read (%s). Update this proxy.", kind, name)
         return None
+
+
+def _key(digest: str, body: bytes) -> KeyRow:
+    """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
+    try:
+        return KeyRow.from_wire(digest, orjson.loads(body))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise PolicyUnavailableError(_unreadable("a key", error)) from None
+
+
+def _holder(key: KeyRow, workspace: WorkspaceRow | None, group: CallingGroup | None) -> KeyHolder:
+    try:
+        return KeyHolder(key, workspace, group)
+    except (ValueError, TypeError) as error:
+        raise PolicyUnavailableError(_unreadable("a key", error)) from None
 
 
 def _unreadable(what: str, error: Exception) -> str:

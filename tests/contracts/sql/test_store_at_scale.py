@@ -174,6 +174,7 @@ async def _changes_in_the_middle(conn: Connection, filled: Filled) -> Any:
 LOOKS: dict[str, Look] = {
     "a key by its digest": lambda c, f: key_rows.find_by_digest(c, f"digest{f.key}", 0),
     "a key by its prefix": _key_by_prefix,
+    "a key of a tree with spend limits": lambda c, f: key_rows.key_with_spend_limits(c, f.root, f"tg_{f.key}"),
     "a group's keys": lambda c, f: key_rows.list_keys(c, WORKSPACE, f.group, None, LIMIT),
     "a group's keys, later": lambda c, f: key_rows.list_keys(c, WORKSPACE, f.group, (f.keys // 2, "tg_"), LIMIT),
     "a workspace's keys": lambda c, f: key_rows.list_keys(c, WORKSPACE, None, (500, "own"), LIMIT),

@@ -1,4 +1,4 @@
-"""What is set on federated keys, on both databases (docs/reference/management-api.md#settings-of-a-key)."""
+"""Settings of federated keys, on both databases (docs/reference/management-api.md#settings-of-a-key)."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from control.edges.sql.tables import api_keys, published
 from control.records.times import time_text
 from policy.credentials import digest_of, registered_prefix
 from policy.keys.settings import KeySettings
-from policy.levels import POLICY_LEVEL, PolicyLevel
 from policy.limits.kinds import KINDS
 from policy.snapshot import KeyRow
+from policy.spend.levels import POLICY_LEVEL, PolicyLevel
 from tests.control.api.test_keys import NOTHING_SET, OWN_KEY
 from tests.control.plane import SLUG, TOKEN, Answer, ControlPlane, Json
 
@@ -244,8 +244,8 @@ async def test_settings_of_a_registered_key(plane: ControlPlane) -> None:
     settings = all_settings()
     (await plane.post(f"{path}/register", {"key": OWN_KEY, **settings})).ok()
     one = f"{path}/{registered_prefix(OWN_KEY)}"
-    shown = (await plane.get(one)).ok()
-    assert {name: shown[name] for name in settings} == settings
+    item = (await plane.get(one)).ok()
+    assert {name: item[name] for name in settings} == settings
     assert (await plane.patch(one, {"disabled": True})).ok()["state"] == "DISABLED"
     assert (await published_row(plane, OWN_KEY)).settings is not None
 
@@ -341,11 +341,11 @@ async def test_a_rotated_key_has_the_settings_and_counters_of_the_old_one(plane:
     assert {name: new[name] for name in ("name", *settings)} == {"name": "ci", **settings}
     assert new["api_key"].startswith(f"{new['prefix']}.")
     assert new["api_key"] != old["api_key"]
-    shown = (await plane.get(f"{path}/{old['prefix']}")).ok()
-    assert (shown["state"], shown["replaced_by"]) == ("REPLACED", new["prefix"])
-    assert new["replaces"] == {"prefix": old["prefix"], "expires_at": shown["expires_at"]}
-    assert time_text(before_ms + HOUR_S * 1000) <= shown["expires_at"] <= time_text(now_ms() + HOUR_S * 1000)
-    assert {name: shown[name] for name in settings if name != "expires_at"} == {
+    item = (await plane.get(f"{path}/{old['prefix']}")).ok()
+    assert (item["state"], item["replaced_by"]) == ("REPLACED", new["prefix"])
+    assert new["replaces"] == {"prefix": old["prefix"], "expires_at": item["expires_at"]}
+    assert time_text(before_ms + HOUR_S * 1000) <= item["expires_at"] <= time_text(now_ms() + HOUR_S * 1000)
+    assert {name: item[name] for name in settings if name != "expires_at"} == {
         name: settings[name] for name in settings if name != "expires_at"
     }
     rows = [await published_row(plane, key["api_key"]) for key in (old, new)]
@@ -418,8 +418,8 @@ async def test_changes_at_the_same_time_lose_nothing(plane: ControlPlane) -> Non
     answers: list[Answer] = await asyncio.gather(*(plane.patch(one, {name: settings[name]}) for name in settings))
     for answer in answers:
         answer.ok()
-    shown = (await plane.get(one)).ok()
-    assert {name: shown[name] for name in settings} == settings
+    item = (await plane.get(one)).ok()
+    assert {name: item[name] for name in settings} == settings
 
 
 async def test_either_key_of_a_rotation_is_revoked_alone(plane: ControlPlane) -> None:
@@ -431,8 +431,8 @@ async def test_either_key_of_a_rotation_is_revoked_alone(plane: ControlPlane) ->
     again = await rotated(plane, path, old["prefix"])
     assert again["expires_at"] == (await plane.get(f"{path}/{old['prefix']}")).ok()["expires_at"]
     (await plane.delete(f"{path}/{old['prefix']}")).ok()
-    (shown,) = (await plane.get(path)).ok()["items"]
-    assert (shown["prefix"], shown["state"]) == (again["prefix"], "ACTIVE")
+    (item,) = (await plane.get(path)).ok()["items"]
+    assert (item["prefix"], item["state"]) == (again["prefix"], "ACTIVE")
     assert (await published_row(plane, again["api_key"])).bucket == old["prefix"], "its counters stay"
 
 

@@ -21,7 +21,7 @@ NOTHING_SET: dict[str, Any] = {
     **{"state": "ACTIVE", "expires_at": None, "disabled": False, "allowed_ips": None, "slugs": None},
     **{"rate_limits": [], "spend_limits": [], "replaced_by": None},
 }
-"""What is shown of a key on which nothing is set."""
+"""The settings of a key on which nothing is set."""
 
 
 async def keys_path_of_new_group(plane: ControlPlane) -> str:

@@ -64,7 +64,7 @@ balance_draws = Table(  # of groups that exist: the calls through a slug in a UT
     sqlite_with_rowid=False,
 )
 
-older_spend_proxies = Table(  # which ask for policy and have a lower level than this version (policy/levels.py)
+older_spend_proxies = Table(  # which ask for policy and have a lower level than this version (policy/spend/levels.py)
     "older_spend_proxies",
     metadata,
     Column("spend_level", Integer, primary_key=True, autoincrement=False),  # their level: of more than spend

@@ -7,9 +7,9 @@ anything; its errors never carry the token.
 import aiohttp
 import orjson
 
-from policy.levels import POLICY_LEVEL
 from policy.limits.kinds import KINDS
 from policy.snapshot import SnapshotPage
+from policy.spend.levels import POLICY_LEVEL
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 

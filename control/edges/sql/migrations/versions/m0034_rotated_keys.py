@@ -14,7 +14,7 @@ def upgrade() -> None:
     op.add_column("api_keys", sa.Column("spend_root_id", Id, nullable=True))
     has_own_spend = sa.column("spend_root_id").is_not(None)
     op.create_index(
-        *("ix_api_keys_spend_root_id", "api_keys", ["spend_root_id"]),
+        *("ix_api_keys_spend_root_id", "api_keys", ["spend_root_id", "prefix"]),
         sqlite_where=has_own_spend,
         postgresql_where=has_own_spend,
     )

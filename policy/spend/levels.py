@@ -1,4 +1,4 @@
-"""How much of the policy a proxy knows. Each level includes those below it.
+"""Levels: how much of the policy a proxy knows. Each includes those below it.
 
 A proxy tells control its level when it asks for policy. Control stores nothing above the lowest of the last day: an
 older proxy would ignore it, and a limit would not bind, or a key be good for more than was set.
@@ -10,12 +10,13 @@ from enum import IntEnum
 
 
 class PolicyLevel(IntEnum):
-    """What the version knew that first had this level. 0: none of it."""
+    """Each is named after what the version knew that first had it. 0: none of it."""
 
     SOFT_SPEND_LIMITS = 1
     HARD_SPEND_LIMITS = 2
     BALANCES = 3
     KEY_SETTINGS = 4
+    """Settings of federated keys, roles of workspace keys."""
 
 
 POLICY_LEVEL = max(PolicyLevel)
