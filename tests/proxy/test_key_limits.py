@@ -129,7 +129,9 @@ def limit_spend(rig: PathRig, *limits: SpendLimit, key: str = KEY, bucket: str |
     rig.directory.prices[OTHER_SLUG] = rig.directory.prices[SLUG]
     row = rig.directory.keys[digest_of(key)]
     rig.directory.keys[digest_of(key)] = replace(row, settings=KeySettings(spend_limits=limits), bucket=bucket)
-    rig.spend.count(spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits)))
+    plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits))
+    assert plan is not None
+    rig.spend.count(plan)
 
 
 async def test_spend_limit_holds_over_all_slugs_and_keys_of_a_rotation(rig: PathRig) -> None:
