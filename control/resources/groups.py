@@ -36,7 +36,6 @@ from control.resources.limits.cascade import check_thresholds
 from control.resources.policy_feed import check_known_to_proxies, check_spend_known_to_proxies
 from control.resources.spend.tree_limits import check_spend_in_tree, checked_spend_limits
 from policy.endpoints import EndpointRuleError, check_slug
-from policy.keys.limits import key_name
 from policy.limits.alerts import IllegalPercentsError, check_percents
 from policy.limits.counter_layout import bucket_key
 from policy.limits.groups import (
@@ -50,6 +49,7 @@ from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limit
 from policy.limits.starts import UsageLimitKey, changed_usage_limits
 from policy.prices import amount_of, amount_text
 from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.key_names import key_name
 from policy.spend.limits import SpendLimit
 from policy.spend.spend_hash import spend_key
 

@@ -8,7 +8,6 @@ from decimal import Decimal
 from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
 from policy.deployments import Deployment
 from policy.endpoints import Target
-from policy.keys.limits import key_name, key_plan
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
@@ -17,6 +16,7 @@ from policy.prices import Price, token_prices
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, WorkspaceRow
 from policy.spend.balances import Balance
 from policy.spend.effective import KeySpend, SpendPlan, spend_plan
+from policy.spend.key_names import key_name, key_plan
 from policy.spend.limits import SpendLimit
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute

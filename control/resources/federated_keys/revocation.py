@@ -13,7 +13,7 @@ from control.records.policy import KeyRecord
 from control.records.usage import Bucket
 from control.resources.group_usage import UsageSource
 from control.resources.keys import KeyOwner, revoke_key
-from policy.keys.limits import key_name
+from policy.spend.key_names import key_name
 from policy.spend.spend_hash import spend_key
 
 _FORGET_TIMEOUT_S = 2.0

@@ -5,12 +5,12 @@ from decimal import Decimal
 import pytest
 
 from policy.credentials import KeyKind
-from policy.keys.limits import key_plan
 from policy.keys.settings import KeySettings
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.snapshot import KeyRow, Row
 from policy.spend.effective import SpendBound, SpendPlan
+from policy.spend.key_names import key_plan
 from policy.spend.limits import SpendLimit, spend_limit_to_wire
 from proxy.directory_values import KeyHolder, SlugRoute
 from proxy.errors import PolicyUnavailableError

@@ -63,7 +63,7 @@ class Scene:
         return str((await self.stage.operator.call("POST", self.keys, {}))["api_key"])
 
     async def call(self, key: str, slug: str = "", **more: Any) -> tuple[int, Any]:
-        """On a connection of its own, so that the kernel spreads calls over the workers."""
+        """Call on a connection of its own, so that the kernel spreads calls over the workers."""
         # A HARD limit reserves a token for each byte, and the upstream reports no more than that.
         messages = [("system", " " * CALL.input), ("user", Question(CALL, 1, 20).text())]
         body = {
@@ -100,7 +100,7 @@ class Scene:
         await self.stage.until(counts, "what keys of the tree spend is counted")
 
     async def settled(self) -> Decimal:
-        """What the key has spent, once nothing is reserved and it is what is billed."""
+        """The spend of the key, once nothing is reserved and it is what is billed."""
         total = Decimal(0)
 
         async def is_settled() -> bool:
@@ -131,9 +131,9 @@ async def test_rate_limit_holds_over_slugs_workers_and_rotation_and_for_no_other
 
     async def is_listed() -> bool:
         page = await stage.operator.call("GET", f"/v1/gateway/requests?slug={scene.slugs[1]}&status=429")
-        limits_shown = [one["limit"] for one in page["items"]]
-        shown = {"group_id": None, "api_key_prefix": scene.prefix, **limits[0]}
-        return bool(limits_shown) and all(one == shown for one in limits_shown)
+        listed = [one["limit"] for one in page["items"]]
+        expected = {"group_id": None, "api_key_prefix": scene.prefix, **limits[0]}
+        return bool(listed) and all(one == expected for one in listed)
 
     await stage.until(is_listed, "refusals are listed with the key's own limit")
 

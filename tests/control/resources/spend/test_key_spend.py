@@ -1,4 +1,4 @@
-"""What keys spend, where one of their tree has spend limits of its own: it is what the calls of its rotation cost."""
+"""The spend of keys, where one of their tree has spend limits of its own: it is what the calls of its rotation cost."""
 
 import asyncio
 from typing import Any
@@ -11,9 +11,9 @@ from control.resources import keys
 from control.resources.federated_keys.key_spend import read_key_spend
 from control.resources.keys import KeyOwner
 from control.resources.spend.overruns import OverrunReason
-from policy.keys.limits import key_name
 from policy.limits.windows import DAY_MS
 from policy.prices import sum_of
+from policy.spend.key_names import key_name
 from policy.spend.spend_hash import RESERVED_PREFIX, Reserved, pack_amount, pack_reservation
 from tests.control.api.test_cost_sums import cost_of, prices_of, set_prices
 from tests.control.api.test_hourly_sums import maker
