@@ -5,9 +5,11 @@ and models. Values are cached until one of their rows changes; missing rows are 
 read raises `PolicyUnavailableError`; it must never look like a missing row.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -16,7 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
+from policy.identity.providers import IdentityProviderRow
+from policy.identity.tokens import UnverifiedToken, is_signed_by
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.limits.groups import Enforcement
@@ -28,6 +33,7 @@ from policy.snapshot import (
     PriceRow,
     RowKind,
     SecretRow,
+    Wire,
     WorkspaceRow,
     group_balance_from_wire,
     group_members_from_wire,
@@ -71,6 +77,7 @@ _GROUP = RowKind.GROUP.value
 _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
+_IDENTITY_PROVIDER = RowKind.IDENTITY_PROVIDER.value
 _SPEND = "spend"
 _SPEND_MEMBERS = (b'"spend_limits":', b'"balance":')
 _PRICED = "priced"
@@ -98,6 +105,10 @@ class Confirmer(Protocol):
 
         `may_be_ours`: the unknown key has the form of those that are minted here. Others never take their places.
         """
+        ...
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Return whether control has just fetched the keys of an identity provider, and the replica has them."""
         ...
 
     def report_damage(self) -> None:
@@ -133,6 +144,8 @@ class SnapshotDirectory:
         self._confirmer = confirmer
         self._rows = ReplicaRows(path, confirmer.report_damage)
         self._cache = PolicyCache(CACHE_WEIGHT)
+        # One thread: each of several could hold up the loop, which needs the interpreter's lock as they do.
+        self._verifier = ThreadPoolExecutor(1, "tokens")
 
     def follow(self) -> None:
         """Follow the replica ahead of calls, so that a call finds its rows in memory while the disk stalls."""
@@ -143,6 +156,33 @@ class SnapshotDirectory:
         """Find the holder of the key; None when there is no such key."""
         self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
+
+    def identity_provider(self, id: str) -> IdentityProviderRow | None:
+        self._follow()
+        return self._row(_IDENTITY_PROVIDER, id, IdentityProviderRow.from_wire)
+
+    async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
+        """Verify a signature beside the loop: it may take more than 0.2 ms."""
+        return await asyncio.get_running_loop().run_in_executor(self._verifier, is_signed_by, token, key)
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Return whether control has just fetched the provider's keys; the caller then looks again."""
+        return await self._confirmer.confirm_keys(provider_id)
+
+    def token_holder(self, provider: IdentityProviderRow, entity: str, key: KeyRow) -> KeyHolder | None:
+        """Find the holder of a verified token, and keep it until a row behind it changes."""
+        if self.identity_provider(provider.id) != provider:
+            return None  # what has verified the token may be over
+        generation = self._cache.generation
+        encoded = self._rows.group_named(provider.workspace_id, entity)
+        workspace = self._row(_WORKSPACE, provider.workspace_id, WorkspaceRow.from_wire)
+        if encoded is None or workspace is None:
+            return None
+        group = self._group(encoded)
+        holder = KeyHolder(replace(key, group_id=group.id), workspace, group)
+        rows = (_IDENTITY_PROVIDER, provider.id, _WORKSPACE, workspace.id)
+        self._cache.put(key.digest, Entry(holder, _HOLDER_WEIGHT, rows, generation, group.path))
+        return holder
 
     def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
         """Find the slug's route for a key of the group; None when there is no such slug, or the group may not call it.
@@ -261,6 +301,7 @@ class SnapshotDirectory:
             raise PolicyUnavailableError("control cannot be reached to confirm an unknown key")
 
     def close(self) -> None:
+        self._verifier.shutdown(wait=False, cancel_futures=True)
         self._rows.close()
 
     def _kept(self, key: object) -> Any:
@@ -274,12 +315,14 @@ class SnapshotDirectory:
             self._cache.advance(generation, self._rows.changes())
 
     def _key_holder(self, digest: str) -> KeyHolder | None:
+        if digest.startswith(TOKEN_ID):
+            return None  # it is not kept, and no token is a key
         generation = self._cache.generation
         row = self._rows.key(digest)
         if row is None:
             return None
         body, encoded = row
-        key = _key(digest, body)
+        key = decoded_key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
         holder = _holder(key, workspace, group)
@@ -454,7 +497,7 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         return None
 
 
-def _key(digest: str, body: bytes) -> KeyRow:
+def decoded_key(digest: str, body: bytes) -> KeyRow:
     """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
     try:
         return KeyRow.from_wire(digest, orjson.loads(body))
