@@ -22,7 +22,6 @@ from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_name, key_plan
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.limits.groups import Enforcement
@@ -42,6 +41,7 @@ from policy.snapshot import (
     limits_from_wire,
 )
 from policy.spend.effective import KeySpend, SpendPlan, spend_plan
+from policy.spend.key_names import key_name, key_plan
 from policy.spend.limits import check_currency
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
