@@ -167,6 +167,7 @@ Index(
     sqlite_where=HAS_OWN_SPEND,
     postgresql_where=HAS_OWN_SPEND,
 )
+
 Index(
     "ix_api_keys_workspace_id",
     api_keys.c.workspace_id,
@@ -174,6 +175,14 @@ Index(
     api_keys.c.prefix,
     sqlite_where=api_keys.c.group_id.is_(None),
     postgresql_where=api_keys.c.group_id.is_(None),
+)
+
+revoked_buckets = Table(  # revoked keys that shared the counters of another one (api_keys.bucket)
+    "revoked_buckets",
+    metadata,
+    Column("prefix", Id, primary_key=True),
+    Column("bucket", Id, nullable=False),
+    Column("revoked_at_ms", BigInteger, nullable=False, index=True),
 )
 
 secrets = Table(
@@ -426,10 +435,13 @@ console_sessions = Table(
     metadata,
     Column("digest", Id, primary_key=True),  # of the token in the browser's cookie
     # No foreign key: an older version of control deletes keys, and knows nothing of sessions.
-    Column("key_digest", Id, nullable=False),
-    Column("sealed_key", Text, nullable=False),  # under a key that is derived from the token
+    Column("key_digest", Id, nullable=False),  # of a person's session: a digest of issuer and subject
+    Column("sealed_key", Text, nullable=False),  # under a key that is derived from the token; empty without a key
     Column("created_at_ms", BigInteger, nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
+    Column("person", Text, nullable=True),  # JSON; NULL: a key logged in
+    Column("workspace_id", Id, nullable=True),  # of a person; NULL: not chosen yet
+    Column("role", Id, nullable=True),
     Index("ix_console_sessions_key_digest", "key_digest", "created_at_ms", "digest"),
     Index("ix_console_sessions_expires_at_ms", "expires_at_ms"),
 )
