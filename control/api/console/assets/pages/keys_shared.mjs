@@ -52,7 +52,7 @@ export function mintForm(path, types, place, reload) {
   }
   const details = more && h("details", {}, h("summary", {}, "Expiry, addresses, slugs and limits"), more);
   clear();
-  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type), details, said], submit, { inline: types !== null, primary: true }));
+  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type), details, said], submit, { inline: types !== null, primary: true, needs: "keys" }));
 }
 
 /** Show a new key until its owner says that it is stored; it is nowhere else. `more`: what else there is to say of it. */
@@ -95,4 +95,4 @@ function restricted(key) {
 }
 
 export const eventsLink = (key) => h("a", { href: withQuery("/console/events", { api_key_prefix: key.prefix }), "aria-label": `Events of ${key.prefix}` }, "Events");
-export const revokeButton = (key, act) => h("button.danger", { type: "button", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");
+export const revokeButton = (key, act) => h("button.danger", { type: "button", needs: "keys", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");
