@@ -20,7 +20,7 @@ const OVERLAPS = [
 /** The buttons of a key. `path`: of its group's keys; `place`: where a new key is shown; `reload()`: the list. */
 export function keyActions(key, { path, session, place, reload }) {
   const one = `${path}/${encodeURIComponent(key.prefix)}`;
-  const named = (verb) => ({ "aria-label": `${verb} ${key.prefix}`, "data-key": `${verb} ${key.prefix}` });
+  const named = (verb) => ({ needs: "keys", "aria-label": `${verb} ${key.prefix}`, "data-key": `${verb} ${key.prefix}` });
   const button = (verb, act) => h("button", { type: "button", ...named(verb), onclick: async () => (await act()) && reload() }, verb);
   const enable = async () => (await send("PATCH", one, { disabled: false }), announce(`Enabled ${key.prefix}`), await reload());
   return [
