@@ -30,6 +30,7 @@ from control.api.console import console_sessions, relay, usage_links, usage_page
 from control.api.console import login as people_login
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
+from control.api.federated_keys import spend as key_spend
 from control.api.find import all_keys, matches
 from control.api.identity import internal_refresh, provider
 from control.api.platform import (
@@ -164,6 +165,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *endpoints.OPERATIONS,
     *groups.OPERATIONS,
     *federated_keys.OPERATIONS,
+    *key_spend.OPERATIONS,
     *keys.OPERATIONS,
     *secrets.OPERATIONS,
     *provider.OPERATIONS,

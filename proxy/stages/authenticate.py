@@ -19,6 +19,7 @@ from policy.credentials import (
     unregistrable,
 )
 from policy.keys.permissions import Permission, permissions_of
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
@@ -43,10 +44,13 @@ class Tokens(Protocol):
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
-    def __init__(self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int], addresses: CallerAddresses
+    ) -> None:
         self._directory = directory
         self._tokens = tokens
         self._now_ms = now_ms
+        self._addresses = addresses
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
         """The caller whom `known` has found before, by the same head and under the same policy.
 
@@ -89,9 +93,11 @@ class Authenticate:
         return self._identified(context, _only(holders))
 
     def check_terms(self, context: RequestContext, identified: Identified, terms: CallerTerms) -> None:
-        """Refuse a caller whose terms have ended, as one whose key was revoked. Reports name it even then."""
+        """Refuse a caller out of time or place as one whose key was revoked. Reports name it even then."""
         context.identified = identified
         if self._now_ms() >= terms.ends_at_ms:
+            raise BadCredentialError
+        if terms.addresses is not None and self._addresses.of(context.incoming) not in terms.addresses:
             raise BadCredentialError
 
     def _identified(self, context: RequestContext, holder: KeyHolder) -> Identified:
