@@ -52,7 +52,7 @@ export function drawFrame(page, session) {
   document.body.replaceChildren(
     h("a.skip", { href: "#main" }, "Skip to the page"),
     h("header", {}, brand(), menuButton(), session.may_manage && searchField(), h("div.who", {}, whoIs(session), themeChoice(), logoutButton())),
-    note,
+    ...[note].filter(Boolean), // the DOM would write what is not there as text
     h("div.columns", {}, navigation(page, session), main),
   );
   return main;
