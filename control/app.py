@@ -26,7 +26,15 @@ from control.api import (
 from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
-from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
+from control.api.console import (
+    console_sessions,
+    relay,
+    usage_keys,
+    usage_links,
+    usage_page,
+    usage_requests,
+    usage_statements,
+)
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
 from control.api.find import all_keys, matches
@@ -285,7 +293,7 @@ def _add_routes(app: web.Application) -> None:
     internal += tuple(internal_requests.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES)
+    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *usage_keys.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 

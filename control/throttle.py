@@ -22,6 +22,8 @@ class Allowance:
 OTHER = Allowance("other", 100, 1_000)
 USAGE_PAGE = Allowance("usage_page", 10, 1_000)
 """The allowance of a group, over all who look at its usage page."""
+CUSTOMER_KEYS = Allowance("customer_keys", 10, 60_000)
+"""The allowance of a group, over all changes that its own people make to its keys."""
 _OF_A_MODEL = ("/v1/models/{model_id}/deployments/", "/v1/models/{model_id}/environments/")
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),
@@ -57,6 +59,9 @@ class Throttle:
 
     async def check_usage_page(self, group_id: str) -> None:
         await self._check(group_id, USAGE_PAGE)
+
+    async def check_customer_keys(self, group_id: str) -> None:
+        await self._check(group_id, CUSTOMER_KEYS)
 
     async def _check(self, whose: str, allowance: Allowance) -> None:
         wait_ms = await self._windows.admit(whose, allowance)

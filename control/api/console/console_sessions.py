@@ -52,7 +52,7 @@ async def session_of(request: web.Request) -> ConsoleSession:
 async def _log_in(request: web.Request) -> web.Response:
     check_own_origin(request)  # else another page could log its visitors in with a key of its own
     dependencies = request.app[DEPENDENCIES]
-    body = valid_body(await _received(request), LoginRequestV1)
+    body = valid_body(await received_body(request), LoginRequestV1)
     assert isinstance(body, LoginRequestV1)
     holders = await find_presented_keys(dependencies.store, [body.api_key])
     if not holders:
@@ -65,7 +65,8 @@ async def _log_in(request: web.Request) -> web.Response:
     return _with_cookie(request, token, console_sessions.VALID_MS // 1000)
 
 
-async def _received(request: web.Request) -> bytes:
+async def received_body(request: web.Request) -> bytes:
+    """The body of a small request of a page, declared as JSON."""
     if request.content_type != "application/json":
         raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
     body = b""

@@ -21,6 +21,7 @@ from control.errors import (
     RateLimitedError,
     SumsWithoutEventsError,
     TooManyBoundsError,
+    TooManyKeysError,
     TooManyPricesError,
     TooManyWebhooksError,
 )
@@ -41,7 +42,7 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
 
 _COUNTED = (
     *(RateLimitedError, TooManyBoundsError, TooManyJobsError, TooManyPricesError),
-    *(TooManyProjectsError, TooManyWebhooksError),
+    *(TooManyKeysError, TooManyProjectsError, TooManyWebhooksError),
 )
 """Errors whose message names a figure."""
 
