@@ -173,6 +173,16 @@ class ConflictError(DomainError):
     """The request conflicts with what exists."""
 
 
+class RoleTooHighError(DomainError):
+    """The key may do more than whoever makes or revokes it. The message names what, and the remedy."""
+
+    def __init__(self, beyond: Iterable[str]) -> None:
+        super().__init__(
+            f"This key may do what you may not ({', '.join(sorted(beyond))}). Choose a role that may do no more than"
+            " yours, or ask an admin"
+        )
+
+
 class OlderProxiesError(ConflictError):
     """A proxy of an older version does not know some limits. The message names them and the remedy."""
 

@@ -10,6 +10,7 @@ from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.request_report import CallLabels
 from proxy.accounting.slug_prices import SlugPrices
+from proxy.callers.caller_terms import CallerTerms, terms_of
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.records.request_fields import RequestFields
@@ -41,13 +42,15 @@ class Identified:
     """The key's group. Federated keys have one, so it is set on all slug paths."""
     turn: str
     """The id of the caller's group, or its workspace key's digest: its calls share capacity and take turns."""
+    terms: CallerTerms | None = None
+    """Checked with each call. None: there are none, as for nearly every caller."""
     labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
     """The caller's labels in metrics and logs, by slug, method and path."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """The holder of a key, as policy has it."""
+    """The holder of a key, as policy has it. Raises as `terms_of` does."""
 
     key: KeyRow
     workspace: WorkspaceRow | None
@@ -60,7 +63,8 @@ class KeyHolder:
     def __post_init__(self) -> None:
         workspace = self.workspace
         turn = self.key.group_id or self.key.digest
-        identified = None if workspace is None else Identified(self.key, workspace, self.group, turn)
+        terms = terms_of(self.key.settings)
+        identified = None if workspace is None else Identified(self.key, workspace, self.group, turn, terms)
         object.__setattr__(self, "identified", identified)
 
 
@@ -108,3 +112,7 @@ class SlugRoute:
     """None if the slug has no price."""
     spend: SpendPlan | None = None
     """None if no spend limit and no balance binds. The same object for all slugs of a group, until policy changes."""
+    further: tuple[Plan, ...] = ()
+    """The limits of the caller's key, which bind beside those of its group."""
+    digest: str = ""
+    """The digest of the only key that calls by this route; "" if all keys of the group do, which have no limits."""

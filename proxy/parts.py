@@ -4,6 +4,7 @@ The worker's composition root (`proxy/worker/app.py`) builds them, `proxy/pipeli
 docstring names the class that does the work; tests use the fakes in `tests/fakes/`.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -14,7 +15,7 @@ from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
-from policy.snapshot import EndpointRow, ModelRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
@@ -62,8 +63,8 @@ class Directory(Protocol):
 
     def endpoint(self, slug: str) -> EndpointRow | None: ...
 
-    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        """None if there is no such slug, or the group may not call it."""
+    def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
+        """None if there is no such slug, or the group may not call it. `key`: of the group, its limits included."""
 
     def shape(self, facts: HeadFacts, slug: str) -> Shape | None:
         """Find what was kept of a call with this head and slug; None once policy has changed. Never raises."""
@@ -106,8 +107,8 @@ class Counters(Protocol):
 
     # admit and async requests
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        """Take everything or nothing, the workspace's `tier` included. Await what this returns at once.
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
+        """Take everything or nothing, `further` plans included. Await what this returns at once.
 
         Awaiting it raises `CountersUnavailableError`.
         """
@@ -365,6 +366,10 @@ class DispatchSettings:
     stream_idle_timeout_s: float = 300.0
 
 
+def _machine_time_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncQueueing:
     """The parts that only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
@@ -401,6 +406,8 @@ class Parts:
     tiers: Mapping[str, Tier] = field(default_factory=lambda: DEFAULT_TIERS)
     cors: CorsRules = field(default_factory=CorsRules)
     model_host_suffix: str = ""
+    now_ms: Callable[[], int] = _machine_time_ms
+    """The time by which terms of callers end, in ms since 1970. It never goes back: `LatestTime`."""
     look_mark: str = field(default="", repr=False)
     """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None

@@ -33,6 +33,7 @@ from proxy.time_slices import Slices
 log = logging.getLogger(__name__)
 
 _COUNT = Purpose.COUNT
+_INFER = Purpose.INFER
 _INVOKE = Purpose.INVOKE
 _LIST = Purpose.LIST  # a global is ten times as fast as a member
 
@@ -46,7 +47,7 @@ class Pipeline:
         self._on_exhausted = parts.on_exhausted
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
-        self._authenticate = authenticate.Authenticate(parts.directory)
+        self._authenticate = authenticate.Authenticate(parts.directory, parts.now_ms)
         self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))
@@ -135,13 +136,16 @@ class Pipeline:
                 return preflight
             local_identity = self._authenticate.known(context)  # 400 401 402 403
             identified = local_identity or await self._authenticate.confirmed(context)  # 401 503
+        elif identified.terms is not None:
+            self._authenticate.check_terms(context, identified, identified.terms)  # 403
         context.identified = identified
         load.claim(identified.key.workspace_id, identified.turn)  # 529
         purpose = context.facts.purpose
-        if purpose is _INVOKE:
-            return await self._direct_steps(context, identified)
-        if purpose is _LIST and context.incoming.method in ("GET", "HEAD"):
-            return self._route.list_slugs(context, identified)  # 404
+        if purpose is not _INFER:
+            if purpose is _INVOKE:
+                return await self._direct_steps(context, identified)
+            if purpose is _LIST and context.incoming.method in ("GET", "HEAD"):
+                return self._route.list_slugs(context, identified)  # 404
         await self._receive.body(context)  # 400 404 405 408 413 415 529
         self._route(context, identified)  # 403 404
         context.admitted = admitted = await self._admit(context, identified)  # 402 429 503

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import ParamSpec, TypeVar
 
 from runtime.exhaustion import is_exhausted, shortage_of
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 PAUSE_S = 1.0
 _AGAIN_S = 1.0
 """The pause before another cancellation: longer than a task needs to clean up, which that would cut short."""
@@ -39,6 +42,16 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def in_thread(work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    """Run disk work in a thread. A cancelled call still waits for the thread, which may be using an open file."""
+    job = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
+    try:
+        return await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.wait([job])
+        raise
 
 
 async def _restart_on_failure(part: Callable[[], Awaitable[None]]) -> None:

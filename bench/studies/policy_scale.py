@@ -141,7 +141,7 @@ def read_much(path: Path, keys: int) -> None:
         spent.append(time.perf_counter() - start_s)
         assert holder is not None
         assert holder.group is not None
-        assert directory.slug_route(holder.group, slug) is not None
+        assert directory.slug_route(holder.group, holder.key, slug) is not None
     quantiles = statistics.quantiles(spent, n=1000)
     result = {"rss_mib": rss_mib(), "p50_us": quantiles[499] * 1e6, "p99_us": quantiles[989] * 1e6}
     result |= {"hit_us": timed_us(lambda: directory.key_holder(key_digest)), "plan_us": plan_us(path, keys)}
@@ -161,7 +161,7 @@ def plan_us(path: Path, keys: int) -> float:
         caller = directory.key_holder(key_digest)
         assert caller is not None
         assert caller.group is not None
-        assert directory.slug_route(caller.group, slug) is not None
+        assert directory.slug_route(caller.group, caller.key, slug) is not None
         spent.append((time.perf_counter() - start_s) * 1e6)
         directory.close()
     return statistics.median(spent)

@@ -40,6 +40,7 @@ from policy.endpoints import (
     Target,
     VendorCConfig,
 )
+from policy.keys.permissions import Permission
 
 _LOCATION = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 ENVIRONMENT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
@@ -230,11 +231,28 @@ _ONE = f"{_PATH}/{{endpoint_id}}"
 _CREATE = CreateGatewayEndpointRequestV1
 _UPDATE = UpdateGatewayEndpointRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Create an endpoint", GatewayEndpointV1, body=_CREATE, errors=(400, 409)),
-    Operation("GET", _PATH, _list, "List endpoints", GatewayEndpointsResponseV1, query=PageQueryV1, errors=(400,)),
-    Operation("GET", _ONE, _get, "Get an endpoint", GatewayEndpointV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Replace the targets", GatewayEndpointV1, body=_UPDATE, errors=(400, 404)),
-    Operation("DELETE", _ONE, _delete, "Delete an endpoint", DeletedGatewayEndpointV1, errors=(404,)),
+    Operation(
+        *("POST", _PATH, _post, "Create an endpoint", GatewayEndpointV1),
+        body=_CREATE,
+        errors=(400, 409),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List endpoints", GatewayEndpointsResponseV1),
+        query=PageQueryV1,
+        errors=(400,),
+        needs=Permission.READ,
+    ),
+    Operation("GET", _ONE, _get, "Get an endpoint", GatewayEndpointV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("PATCH", _ONE, _patch, "Replace the targets", GatewayEndpointV1),
+        body=_UPDATE,
+        errors=(400, 404),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        "DELETE", _ONE, _delete, "Delete an endpoint", DeletedGatewayEndpointV1, errors=(404,), needs=Permission.POLICY
+    ),
 )
 
 

@@ -22,6 +22,7 @@ from control.records.times import time_text
 from control.resources.billing.event_costs import EventCosts, shown_details
 from control.resources.billing_events import EventPage
 from policy.billing import EVENT_TYPE, public_event
+from policy.keys.permissions import Permission
 
 _CURSOR_KIND = "events"
 _DETAILS = "details"
@@ -182,11 +183,8 @@ def _pagination(request: ApiRequest, page: EventPage) -> PaginationResponseV1:
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/v1/gateway/events",
-        _list,
-        "List billing events",
-        GatewayEventsResponseV1,
+        *("GET", "/v1/gateway/events", _list, "List billing events", GatewayEventsResponseV1),
         query=EventsQueryV1,
+        needs=Permission.READ,
     ),
 )

@@ -25,6 +25,7 @@ from control.api.limit_schemas import (
     UnitName,
     UsageLimitV1,
 )
+from control.api.protocol.authentication import check_permission
 from control.api.protocol.encoding import Array, Encoded, Pieces, encode_object
 from control.api.protocol.lists import Listing, Position, list_page
 from control.api.protocol.operations import ApiRequest, Operation
@@ -51,6 +52,7 @@ from control.resources.billing.month_usage import GroupMonth, month_of_groups
 from control.resources.changes.shown import shown_group
 from control.resources.group_usage import LimitUse, read_usage
 from control.resources.groups import GroupChange, GroupInTree, NewGroup
+from policy.keys.permissions import Permission
 from policy.limits.alerts import MAX_PERCENTS, WHOLE
 from policy.limits.effective import Bound, bounds_of_each
 from policy.limits.groups import MAX_MODELS, Enforcement, Group
@@ -361,6 +363,8 @@ async def _delete(request: ApiRequest) -> DeletedGatewayGroupV1:
     parts = request.dependencies
     workspace_id = request.workspace_id
     forfeit = request.query_as(DeleteGroupQueryV1).forfeit == "true"
+    if forfeit:
+        check_permission(request.caller, Permission.CREDITS)
     group_id = request.path["group_id"]
     removed = await groups.remove_group(parts.store, parts.counters, workspace_id, group_id, forfeit=forfeit)
     record = removed.record
@@ -423,17 +427,25 @@ _ONE = f"{_PATH}/{{group_id}}"
 _CREATE = CreateGatewayGroupRequestV1
 _UPDATE = UpdateGatewayGroupRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
-    Operation("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1, query=GroupsQueryV1, errors=(400, 404)),
-    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
     Operation(
-        "DELETE",
-        _ONE,
-        _delete,
-        "Delete a group and all below it",
-        DeletedGatewayGroupV1,
+        *("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1),
+        query=GroupsQueryV1,
+        errors=(400, 404),
+        needs=Permission.READ,
+    ),
+    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1),
         query=DeleteGroupQueryV1,
         errors=(400, 404, 409),
+        needs=Permission.POLICY,
     ),
 )

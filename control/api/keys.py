@@ -14,6 +14,7 @@ from control.api.protocol.schemas import (
     PaginationResponseV1,
     RequestV1,
     ResponseV1,
+    RoleName,
     TimeText,
     WholeListQueryV1,
     original_name,
@@ -22,8 +23,10 @@ from control.records.policy import KeyRecord
 from control.records.times import time_text
 from control.resources import keys
 from control.resources.changes.shown import shown_key
-from control.resources.keys import KeyOwner
+from control.resources.keys import KeyOwner, NewWorkspaceKey
 from policy.credentials import KeyKind
+from policy.keys.permissions import Permission
+from policy.keys.roles import optional_role
 
 _Kind = Literal["WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
 
@@ -32,6 +35,9 @@ class CreateWorkspaceKeyRequestV1(RequestV1):
     """A new key of the workspace."""
 
     type: _Kind
+    role: RoleName | None = Field(
+        None, description="Only of type `WORKSPACE_MANAGE_ALL`; null: `admin`. At most what the caller may do."
+    )
     name: Name | None = None
     model_ids: None = Field(None, description="Null: a key is good for the whole workspace.")
     team_id: None = Field(None, description="Null: a workspace has one team.")
@@ -53,6 +59,7 @@ class CreatedWorkspaceKeyV1(ResponseV1):
     name: str | None
     created_at: TimeText
     type: _Kind
+    role: RoleName | None
 
 
 class WorkspaceKeyV1(ResponseV1):
@@ -63,6 +70,7 @@ class WorkspaceKeyV1(ResponseV1):
     created_at: TimeText
     last_used_at: TimeText | None
     type: _Kind
+    role: RoleName | None = Field(description="Null: what the type may do; of `WORKSPACE_MANAGE_ALL` it is `admin`.")
 
 
 class WorkspaceKeysResponseV1(ResponseV1):
@@ -81,10 +89,15 @@ class RevokedKeyV1(DeletedV1):
 
 async def _post_own(request: ApiRequest) -> CreatedWorkspaceKeyV1:
     body = request.body_as(CreateWorkspaceKeyRequestV1)
-    key, record = await keys.mint_key(request.store, _owner(request), KeyKind(body.type), body.name)
-    created_at = time_text(record.created_at_ms)
+    new = NewWorkspaceKey(KeyKind(body.type), body.name, optional_role(body.role))
+    key, record = await keys.mint_key(request.store, request.workspace_id, new, request.caller.permissions)
     return CreatedWorkspaceKeyV1(
-        api_key=key, prefix=record.prefix, name=record.name, created_at=created_at, type=body.type
+        api_key=key,
+        prefix=record.prefix,
+        name=record.name,
+        created_at=time_text(record.created_at_ms),
+        type=body.type,
+        role=body.role,
     )
 
 
@@ -106,7 +119,7 @@ async def _get_own(request: ApiRequest) -> WorkspaceKeyV1:
 
 async def _delete_own(request: ApiRequest) -> RevokedKeyV1:
     prefix = request.path["prefix"]
-    await keys.revoke_key(request.store, _owner(request), prefix)
+    await keys.revoke_key(request.store, _owner(request), prefix, request.caller.permissions)
     return RevokedKeyV1(prefix=prefix)
 
 
@@ -125,8 +138,30 @@ _OWN_PAGE = WorkspaceKeysQueryV1
 _MADE_OWN = CreatedWorkspaceKeyV1
 _SEVERAL_OWN = WorkspaceKeysResponseV1
 OPERATIONS = (
-    Operation("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN, body=_CREATE, errors=(400,), tag="Keys"),
-    Operation("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN, query=_OWN_PAGE, errors=(400,), tag="Keys"),
-    Operation("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1, errors=(404,), tag="Keys"),
-    Operation("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1, errors=(404,), tag="Keys"),
+    Operation(
+        *("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN),
+        body=_CREATE,
+        errors=(400, 409),
+        tag="Keys",
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN),
+        query=_OWN_PAGE,
+        errors=(400,),
+        tag="Keys",
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1),
+        errors=(404,),
+        tag="Keys",
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1),
+        errors=(404,),
+        tag="Keys",
+        needs=Permission.KEYS,
+    ),
 )

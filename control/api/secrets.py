@@ -28,6 +28,7 @@ from control.records.policy import SecretRecord
 from control.resources import secrets
 from control.resources.changes.shown import shown_secret
 from control.resources.secrets import NewSecret
+from policy.keys.permissions import Permission
 
 MAX_VALUE_CHARS = 65_536
 
@@ -138,36 +139,51 @@ _OF_TEAM = "/v1/teams/{team_id}/secrets"
 _PUT = PutSecretRequestV1
 _PAGE = WholeListQueryV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Store or rotate a secret", SecretV1, body=_PUT, errors=(400, 409), tag="Secrets"),
-    Operation("GET", _PATH, _list, "List secrets", SecretsResponseV1, query=_PAGE, errors=(400,), tag="Secrets"),
+    Operation(
+        *("POST", _PATH, _post, "Store or rotate a secret", SecretV1),
+        body=_PUT,
+        errors=(400, 409),
+        tag="Secrets",
+        needs=Permission.POLICY,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List secrets", SecretsResponseV1),
+        query=_PAGE,
+        errors=(400,),
+        tag="Secrets",
+        needs=Permission.READ,
+    ),
     Operation(
         *("POST", _OF_TEAM, _post_of_team, "Store or rotate a secret of a team", SecretV1),
         body=_PUT,
         errors=(400, 404, 409),
         tag="Secrets",
+        needs=Permission.POLICY,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List secrets of a team", SecretsResponseV1),
         query=_PAGE,
         errors=(400, 404),
         tag="Secrets",
+        needs=Permission.READ,
     ),
     Operation(
         *("DELETE", f"{_OF_TEAM}/{{name}}", _delete_of_team, "Delete a secret of a team", DeletedSecretV1),
         errors=(404, 409),
         tag="Secrets",
+        needs=Permission.POLICY,
     ),
     Operation(
-        "POST",
-        f"{_PATH}/compare",
-        _post_compare,
-        "Compare a secret's value",
-        ComparedSecretV1,
+        *("POST", f"{_PATH}/compare", _post_compare, "Compare a secret's value", ComparedSecretV1),
         body=CompareSecretRequestV1,
         errors=(400,),
         tag="Secrets",
+        needs=Permission.POLICY,
     ),
     Operation(
-        "DELETE", f"{_PATH}/{{name}}", _delete, "Delete a secret", DeletedSecretV1, errors=(404, 409), tag="Secrets"
+        *("DELETE", f"{_PATH}/{{name}}", _delete, "Delete a secret", DeletedSecretV1),
+        errors=(404, 409),
+        tag="Secrets",
+        needs=Permission.POLICY,
     ),
 )

@@ -24,6 +24,7 @@ from control.resources.group_usage import (
     usage_clock_ms,
 )
 from control.resources.groups import read_group
+from policy.keys.permissions import Permission
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.limits.windows import until_end_ms
 
@@ -146,21 +147,16 @@ def shown_limit(use: LimitUse) -> GroupLimitV1:
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/v1/gateway/groups/{group_id}/usage",
-        _get_usage,
-        "Get the usage of a group",
-        GroupUsageResponseV1,
+        *("GET", "/v1/gateway/groups/{group_id}/usage", _get_usage, "Get the usage of a group", GroupUsageResponseV1),
         query=PageQueryV1,
         errors=(404,),
+        needs=Permission.READ,
     ),
     Operation(
-        "GET",
-        "/v1/gateway/groups/{group_id}/limits",
-        _get_limits,
-        "Get a group's limits and what counts against them now",
-        GroupLimitsResponseV1,
+        *("GET", "/v1/gateway/groups/{group_id}/limits", _get_limits),
+        *("Get a group's limits and what counts against them now", GroupLimitsResponseV1),
         query=PageQueryV1,
         errors=(404,),
+        needs=Permission.READ,
     ),
 )

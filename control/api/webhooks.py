@@ -28,6 +28,7 @@ from control.resources.changes.shown import shown_delivery, shown_webhook
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.billing import EVENT_TYPE
 from policy.hosts import MAX_URL_CHARS
+from policy.keys.permissions import Permission
 
 DEFAULT_OVERLAP_S = 86_400
 MAX_OVERLAP_S = 7 * 86_400
@@ -271,20 +272,29 @@ _AGAIN = f"{_LIST}/{{delivery_id}}/redeliver"
 _NEW = CreateWebhookRequestV1
 _CHANGE = UpdateWebhookRequestV1
 OPERATIONS = (
-    Operation("POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 404, 409)),
-    Operation("GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,)),
-    Operation("GET", _ONE, _get, "Get a webhook", WebhookV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404)),
-    Operation("DELETE", _ONE, _delete, "Delete a webhook", DeletedWebhookV1, errors=(404,)),
     Operation(
-        "GET",
-        _LIST,
-        _list_deliveries,
-        "List deliveries",
-        WebhookDeliveriesResponseV1,
+        "POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 404, 409), needs=Permission.TRUST
+    ),
+    Operation(
+        "GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,), needs=Permission.READ
+    ),
+    Operation("GET", _ONE, _get, "Get a webhook", WebhookV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        "PATCH", _ONE, _patch, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404), needs=Permission.TRUST
+    ),
+    Operation("DELETE", _ONE, _delete, "Delete a webhook", DeletedWebhookV1, errors=(404,), needs=Permission.TRUST),
+    Operation(
+        *("GET", _LIST, _list_deliveries, "List deliveries", WebhookDeliveriesResponseV1),
         query=DeliveriesQueryV1,
         errors=(400, 404),
+        needs=Permission.READ,
     ),
-    Operation("POST", _AGAIN, _post_redeliver, "Deliver again", WebhookDeliveryV1, errors=(404, 409)),
-    Operation("POST", f"{_ONE}/test", _post_test, "Send a test message", WebhookDeliveryV1, errors=(404,)),
+    Operation(
+        "POST", _AGAIN, _post_redeliver, "Deliver again", WebhookDeliveryV1, errors=(404, 409), needs=Permission.POLICY
+    ),
+    Operation(
+        *("POST", f"{_ONE}/test", _post_test, "Send a test message", WebhookDeliveryV1),
+        errors=(404,),
+        needs=Permission.POLICY,
+    ),
 )

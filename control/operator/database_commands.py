@@ -17,6 +17,7 @@ import click
 
 from commands.editing.deletion import is_terminal, yes_option
 from policy.credentials import KeyKind
+from policy.keys.roles import Role, optional_role
 
 if TYPE_CHECKING:  # commands import what they need when they run, so `tollgate --help` is fast
     from control.edges.sql.store import Store
@@ -150,12 +151,13 @@ def key() -> None:
 @key.command("create")
 @click.argument("name")
 @click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), default=_WORKSPACE_KINDS[0], show_default=True)
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="Of WORKSPACE_MANAGE_ALL; else admin.")
 @changes_the_database
-def key_create(name: str, kind: str, **where: Any) -> None:
+def key_create(name: str, kind: str, role: str | None, **where: Any) -> None:
     """Create a key for the workspace NAME and print it as one JSON object. It is shown only here."""
     from control.resources import workspaces
 
-    _change(where, lambda store: workspaces.create_workspace_key(store, name, KeyKind(kind)))
+    _change(where, lambda store: workspaces.create_workspace_key(store, name, KeyKind(kind), optional_role(role)))
 
 
 @click.command("reencrypt")

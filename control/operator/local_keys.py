@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from control.edges.process.command_keys import CommandKeys
 from control.edges.process.data_directory import DataDirectory
 from control.edges.process.embedded_look import has_key, workspaces_in
-from policy.credentials import KeyKind, digest_of
+from policy.credentials import digest_of
 
 if TYPE_CHECKING:  # SQLAlchemy is imported when a key is made, not with each command
     from control.edges.sql.store import Store
@@ -74,9 +74,9 @@ class LocalKeys:
 
 
 async def _mint(store: "Store", workspace_id: str) -> str:
-    from control.resources.keys import KeyOwner, mint_key
+    from control.resources.keys import NewWorkspaceKey, mint_key
 
-    key, _ = await mint_key(store, KeyOwner(workspace_id), KeyKind.WORKSPACE_MANAGE_ALL, KEY_NAME)
+    key, _ = await mint_key(store, workspace_id, NewWorkspaceKey(name=KEY_NAME))
     return key
 
 

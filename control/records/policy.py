@@ -4,8 +4,10 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
+from control.records.audit import Person
 from policy.credentials import KeyKind
 from policy.endpoints import UNRESTRICTED, Target
+from policy.keys.permissions import Permission, effective_role, permissions_of
 from policy.keys.roles import Role
 from policy.keys.settings import KeySettings, key_settings_from_wire, key_settings_to_wire
 from policy.limits.groups import Enforcement, Group
@@ -133,7 +135,22 @@ class PresentedKey:
     onboarded: bool
     workspace_name: str
     role: Role | None = None
-    """None: what its kind may do."""
+    """None: the key's kind says what it may do; `WORKSPACE_MANAGE_ALL` is then `ADMIN`."""
+    person: Person | None = None
+    """Whoever logged in without a key: `prefix` is then the person's, `kind` `WORKSPACE_MANAGE_ALL` with a role."""
+
+    @property
+    def actor(self) -> str:
+        """The name in the audit trail."""
+        return self.prefix if self.person is None else self.person.name
+
+    @property
+    def effective_role(self) -> Role | None:
+        return effective_role(self.kind, self.role)
+
+    @property
+    def permissions(self) -> frozenset[Permission]:
+        return permissions_of(self.kind, self.role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,6 +212,12 @@ async def check_key_settings_known_to_proxies(tx: WriteTx, settings: KeySettings
         raise OlderProxiesError("settings of keys")
 
 
+async def check_roles_known_to_proxies(tx: WriteTx) -> None:
+    """Raise `OlderProxiesError` if a proxy that has asked within a day would ignore the role of a key."""
+    if await _lowest_level(tx) < PolicyLevel.KEY_SETTINGS:
+        raise OlderProxiesError("roles of keys")
+
+
 async def _lowest_level(tx: WriteTx) -> int:
     """The level of the oldest proxy that has asked within a day."""
     lowest = await published_rows.lowest_proxy_level(tx.conn, tx.now_ms - ASKED_WITHIN_MS)

@@ -16,9 +16,10 @@ from control.records.audit import Change
 from control.records.ids import new_id
 from control.records.policy import WorkspaceRecord
 from control.resources.changes.resource_paths import path_of
-from control.resources.keys import KeyOwner, add_key
+from control.resources.keys import NewWorkspaceKey, add_key
 from policy.credentials import KeyKind
 from policy.endpoints import PREFIX_PATTERN
+from policy.keys.roles import Role
 from policy.limits.tiers import check_tier, parse_tiers
 
 _CHANGEABLE = ("tier", "billing", "onboarded", "training", "async_max_body_bytes")
@@ -54,7 +55,7 @@ async def create_workspace(
         record = WorkspaceRecord(new_id("ws"), name, tier, "active", onboarded, tx.now_ms)
         await workspace_rows.insert_workspace(tx, record, owned)
         tx.audit(record.id, Change("workspace.create", path_of(record), None, _shown(record, owned)))
-        key, _ = await add_key(tx, KeyOwner(record.id), KeyKind.WORKSPACE_MANAGE_ALL, "first key")
+        key, _ = await add_key(tx, record.id, NewWorkspaceKey(name="first key"))
         return {"workspace_id": record.id, "name": name, "prefixes": owned, "api_key": key}
 
     try:
@@ -101,7 +102,9 @@ async def list_workspaces(store: Store) -> list[dict[str, Any]]:
         return [_shown(record, await workspace_rows.owned_prefixes(conn, record.id)) for record in records]
 
 
-async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.WORKSPACE_MANAGE_ALL) -> dict[str, Any]:
+async def create_workspace_key(
+    store: Store, name: str, kind: KeyKind = KeyKind.WORKSPACE_MANAGE_ALL, role: Role | None = None
+) -> dict[str, Any]:
     """Issue another key of the workspace `name`, for example because the first one was lost."""
     if kind is KeyKind.FEDERATED:
         raise WorkspaceError("federated keys are minted under a group")
@@ -110,13 +113,14 @@ async def create_workspace_key(store: Store, name: str, kind: KeyKind = KeyKind.
         record = await workspace_rows.find_workspace(tx.conn, name)
         if record is None:
             raise WorkspaceError(f"no workspace is called {name!r}")
-        key, key_record = await add_key(tx, KeyOwner(record.id), kind, None)
+        key, key_record = await add_key(tx, record.id, NewWorkspaceKey(kind, None, role))
         return {
             "workspace_id": record.id,
             "name": name,
             "api_key": key,
             "prefix": key_record.prefix,
             "type": key_record.kind,
+            "role": key_record.role,
         }
 
     return await store.transact(work)

@@ -28,6 +28,11 @@ class KeySettings:
     """The key's own limits, over all its slugs."""
     spend_limits: tuple[SpendLimit, ...] = ()
 
+    @property
+    def has_limits(self) -> bool:
+        """True if limits of the key's own bind its calls."""
+        return bool(self.rate_limits or self.spend_limits)
+
 
 NO_SETTINGS = KeySettings()
 

@@ -16,6 +16,7 @@ class PolicyLevel(IntEnum):
     HARD_SPEND_LIMITS = 2
     BALANCES = 3
     KEY_SETTINGS = 4
+    """Settings of federated keys, roles of workspace keys."""
 
 
 POLICY_LEVEL = max(PolicyLevel)

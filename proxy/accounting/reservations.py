@@ -3,7 +3,7 @@
 See docs/reference/limits.md.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -53,6 +53,17 @@ class Place(Protocol):
 
     def release(self) -> None:
         """Free it: the call has ended, or was not sent. Once per call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of one call in the hashes of several plans."""
+
+    each: Sequence[Place]
+
+    def release(self) -> None:
+        for place in self.each:
+            place.release()
 
 
 @dataclass(slots=True)

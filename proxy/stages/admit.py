@@ -5,7 +5,7 @@ Where spend limits or a balance bind, `spend_admission.py` also reserves what th
 """
 
 from asyncio import CancelledError
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from policy.billing import MAX_COUNT
 from policy.endpoints import MODEL_API
@@ -19,7 +19,7 @@ from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_in
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendTaken
 from proxy.accounting.ulids import Ulids
-from proxy.directory_values import Identified
+from proxy.directory_values import Identified, SlugRoute
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import Admitted, RequestContext
 from proxy.http_rules.headers import rate_limit_lines
@@ -31,7 +31,7 @@ _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MAX_TIER_PLANS = 10_000
 BothAnswers = tuple[Taken | LimitHit, SpendTaken | None]
-TakeBoth = Callable[[RequestContext, SpendPlan, Estimate, Plan | None], Awaitable[BothAnswers]]
+TakeBoth = Callable[[RequestContext, SpendPlan, Estimate, Sequence[Plan]], Awaitable[BothAnswers]]
 
 
 class Tiers:
@@ -105,18 +105,17 @@ class Admit:
         self._ulids = ulids
 
     async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
-        route = context.route
-        assert route is not None  # else `route` has raised
+        route: SlugRoute = context.route  # type: ignore[assignment]  # else `route` has raised
         plan = route.plan
-        tier = None
+        further = route.further
         if route.endpoint.target.provider == MODEL_API:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
-            tier = self._tiers.plan(identified.workspace)
+            further = (self._tiers.plan(identified.workspace), *further)
         estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
         reserved = None
         if route.spend is None:
-            question = self._counters.ask(plan, estimate, tier)
+            question = self._counters.ask(plan, estimate, further)
             try:
                 answer = await question
             except CountersUnavailableError:
@@ -126,7 +125,7 @@ class Admit:
                 self._counters.abandon(question)
                 raise
         else:
-            answer, reserved = await self._take_both(context, route.spend, estimate, tier)
+            answer, reserved = await self._take_both(context, route.spend, estimate, further)
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit

@@ -8,6 +8,8 @@ See docs/reference/management-api.md#federated-keys.
 from collections.abc import Callable, Iterable, Sequence
 
 from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
+from policy.keys.permissions import Permission, permissions_of
+from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
 from proxy.parts import Directory
@@ -25,10 +27,14 @@ from proxy.refusals import (
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, now_ms: Callable[[], int]) -> None:
         self._directory = directory
+        self._now_ms = now_ms
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
-        """The caller whom `known` has found before, by the same head and under the same policy."""
+        """The caller whom `known` has found before, by the same head and under the same policy.
+
+        Whoever has terms must be put to `check_terms` after it.
+        """
 
     def known(self, context: RequestContext) -> Identified | None:
         """The caller, by what the policy replica knows. None: control has to be asked."""
@@ -40,14 +46,14 @@ class Authenticate:
             holder = self._directory.key_holder(digests[0])
             if holder is None:
                 return None
-            identified = _identified(context, holder)
+            identified = self._identified(context, holder)
             if facts.repeats:
                 self._directory.keep_caller(facts, identified)
             return identified
         if not digests:
             raise NoCredentialError
         holders = self._key_holders(digests)
-        return _identified(context, _only(holders)) if holders else None
+        return self._identified(context, _only(holders)) if holders else None
 
     async def confirmed(self, context: RequestContext) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
@@ -59,7 +65,31 @@ class Authenticate:
         holders = self._key_holders(map(digest_of, credentials))
         if not holders:
             raise BadCredentialError
-        return _identified(context, _only(holders))
+        return self._identified(context, _only(holders))
+
+    def check_terms(self, context: RequestContext, identified: Identified, terms: CallerTerms) -> None:
+        """Refuse a caller whose terms have ended, as one whose key was revoked. Reports name it even then."""
+        context.identified = identified
+        if self._now_ms() >= terms.ends_at_ms:
+            raise BadCredentialError
+
+    def _identified(self, context: RequestContext, holder: KeyHolder) -> Identified:
+        """The caller, unless it may not use this path or its workspace may not call. Reports name it even then."""
+        context.identified = identified = holder.identified
+        key = holder.key
+        if identified is None or key.kind not in context.facts.purpose.users:
+            raise BadCredentialError
+        if key.role is not None and Permission.INVOKE not in permissions_of(key.kind, key.role):
+            raise BadCredentialError
+        if identified.terms is not None:
+            self.check_terms(context, identified, identified.terms)
+        if not identified.workspace.onboarded:
+            raise NotOnboardedError
+        if identified.workspace.billing == "suspended":
+            raise BillingSuspendedError
+        if identified.group is None and key.group_id is not None:
+            raise BadCredentialError  # deleting a group revokes its keys
+        return identified
 
     def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""
@@ -76,18 +106,3 @@ def _only(holders: Sequence[KeyHolder]) -> KeyHolder:
     if len(holders) > 1:
         raise AmbiguousCredentialError
     return holders[0]
-
-
-def _identified(context: RequestContext, holder: KeyHolder) -> Identified:
-    """The caller, unless it may not use this path or its workspace may not call. Reports name it even then."""
-    context.identified = identified = holder.identified
-    key = holder.key
-    if identified is None or key.kind not in context.facts.purpose.users:
-        raise BadCredentialError
-    if not identified.workspace.onboarded:
-        raise NotOnboardedError
-    if identified.workspace.billing == "suspended":
-        raise BillingSuspendedError
-    if identified.group is None and key.group_id is not None:
-        raise BadCredentialError  # deleting a group revokes its keys
-    return identified

@@ -67,7 +67,7 @@ class Route:
         group = identified.group
         if group is None:
             raise BadCredentialError  # slug paths are for federated keys, and those have a group
-        route = self._directory.slug_route(group, slug)
+        route = self._directory.slug_route(group, identified.key, slug)
         if route is None and self._directory.group(group.id) is None:
             raise BadCredentialError  # the group was deleted while the body came, and its keys with it
         if route is None or route.endpoint.workspace_id != identified.key.workspace_id:

@@ -5,6 +5,7 @@ is reserved, and the output cap that this pays for goes upstream. See docs/refer
 """
 
 from asyncio import CancelledError
+from collections.abc import Sequence
 from functools import partial
 from time import time_ns
 from typing import NamedTuple
@@ -68,7 +69,7 @@ class AdmitSpend:
         self._ulids = ulids
 
     async def __call__(
-        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, tier: Plan | None
+        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, further: Sequence[Plan]
     ) -> tuple[Taken | LimitHit, SpendTaken | None]:
         """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
 
@@ -88,7 +89,7 @@ class AdmitSpend:
         answer: Taken | LimitHit | None = None
         reserved: SpendTaken | None = None
         try:
-            question = self._counters.ask(route.plan, estimate, tier)
+            question = self._counters.ask(route.plan, estimate, further)
             try:
                 answer = await question
             except CancelledError:

@@ -20,12 +20,14 @@ from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.machine_reports import MachineReports
 from proxy.edges.journal.supervisor.shipped_events import ShippedOptions
 from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
+from proxy.edges.policy.recorded_time import recorded_time_path
 from proxy.edges.policy.supervisor.control_feed import ControlFeed
 from proxy.edges.policy.supervisor.group_probe import GroupProbe
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
+from proxy.edges.policy.supervisor.time_recorder import TimeRecorder
 from proxy.edges.process.channel import Message
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
 from proxy.edges.process.supervisor.worker_processes import (
@@ -109,6 +111,7 @@ class Supervisor:
         self._replicas = ReplicaAnswers(self._models, self._send_to_worker)
         self._models.listen(self._replicas.models_changed)
         self._groups = GroupProbe(settings.replica_path)
+        self._time = TimeRecorder(recorded_time_path(settings.journal_dir))
         self._secrets = SecretProbe(settings.replica_path, settings.secret_keys)
         self._readiness = Readiness(self._checks())
 
@@ -124,6 +127,7 @@ class Supervisor:
             services += services_of(self._settings.secret_keys)
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run, self._requests.run))
+            await stack.enter_async_context(running(self._time.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -151,6 +155,8 @@ class Supervisor:
         self._restrict_permissions()
         self._replica = PolicyReplica(self._settings.replica_path)
         stack.callback(self._replica.close)
+        stack.callback(self._time.close)
+        self._time.record()  # before a worker reads it
         feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
         stack.push_async_callback(feed.close)
         interval_s = self._settings.refresh_interval_s
@@ -318,6 +324,7 @@ class Supervisor:
             "capacity": self._capacity_check,
             "redis": self._redis_check,
             "redis_clock": self._clock_steps.finding,
+            "clock": self._time.finding,
             "control": self._control_check,
             "hints": self._hints_check,
         }

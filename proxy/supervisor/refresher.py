@@ -10,14 +10,14 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from policy.snapshot import SnapshotPage
 from proxy.errors import ControlUnreachableError, ReplicaUnwritableError
 from proxy.records.supervisor.findings import OK, Finding
 from proxy.records.supervisor.policy_replica import ReplicaStore, ReplicaUpdate, ReplicaVersion
 from proxy.supervisor.fetch_progress import FetchProgress
-from runtime.background import is_set_within
+from runtime.background import in_thread, is_set_within
 from runtime.backoff import jittered_s, pause_s
 
 MIN_GAP_S = 0.05
@@ -37,8 +37,6 @@ LONGEST_START_RETRY_S = 1.0
 BEHIND = "policy is behind control's until a long fetch of its changes has ended; an older one serves"
 _JITTER = 0.1
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
@@ -164,7 +162,7 @@ class Refresher:
     async def _refresh(self, started_s: float) -> bool:
         try:
             await self._follow()
-            await _in_thread(self._replica.confirm, started_s)
+            await in_thread(self._replica.confirm, started_s)
         except (ControlUnreachableError, ReplicaUnwritableError) as error:
             served = ", the last good one serves" if self._replica.version.loaded else ""
             self.trouble = f"policy is not refreshed{served}: {error}"
@@ -209,14 +207,14 @@ class Refresher:
         since = self._replica.version
         page = await self._feed.page(since, None)
         whole = page.reset or not since.loaded
-        update = await _in_thread(lambda: self._replica.begin_update(reset=whole))
+        update = await in_thread(lambda: self._replica.begin_update(reset=whole))
         return _Fetch(since, update, page, whole, FetchProgress())
 
     async def _finish(self, fetch: _Fetch) -> None:
         """Write the pages that are missing, and commit. A fetch that was interrupted goes on behind its last page."""
         while True:
             if not fetch.is_page_written:
-                await _in_thread(fetch.update.add, fetch.page.rows)
+                await in_thread(fetch.update.add, fetch.page.rows)
                 fetch.is_page_written = True
                 fetch.progress.fetched(fetch.page)
             if fetch.page.next is None:
@@ -225,7 +223,7 @@ class Refresher:
             fetch.page = await self._page_after(fetch)
             fetch.is_page_written = False
         page = fetch.page
-        await _in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
+        await in_thread(fetch.update.commit, ReplicaVersion(page.epoch, page.revision, page.nonce))
 
     async def _page_after(self, fetch: _Fetch) -> SnapshotPage:
         following = await self._feed.page(fetch.since, fetch.page.next)
@@ -246,13 +244,3 @@ class Refresher:
         if self._has_refreshed:
             return pause_s(self._failures, FIRST_RETRY_S, self._interval_s)
         return jittered_s(min(START_RETRY_S * self._failures, LONGEST_START_RETRY_S, self._interval_s))
-
-
-async def _in_thread(work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs) -> Result:
-    """Run disk work in a thread. A cancelled call still waits for the thread, which may be using an open file."""
-    job = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
-    try:
-        return await asyncio.shield(job)
-    except asyncio.CancelledError:
-        await asyncio.wait([job])
-        raise

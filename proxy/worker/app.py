@@ -20,6 +20,7 @@ from proxy.dialects.registry import Dialects
 from proxy.edges.http.server import HttpServer
 from proxy.edges.journal.writer import JournalOptions, JournalWriter
 from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.recorded_time import LatestTime, RecordedTime, recorded_time_path
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import Message, SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
@@ -167,6 +168,7 @@ async def _parts(
         look_mark=look_mark(settings.internal_token),
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,
         on_exhausted=exhaustion.note,
+        now_ms=_latest_time(settings, stack).now_ms,
     )
     return parts, meters
 
@@ -200,6 +202,12 @@ def _directory(settings: Settings, link: SupervisorLink, stack: contextlib.Async
     directory.follow()
     stack.callback(directory.close)
     return directory
+
+
+def _latest_time(settings: Settings, stack: contextlib.AsyncExitStack) -> LatestTime:
+    recorded = RecordedTime(recorded_time_path(settings.journal_dir))
+    stack.callback(recorded.close)
+    return LatestTime(recorded.cell)
 
 
 async def _counters(

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import count
 
 from policy.limits.admission import Decision, Tightest, admit, settle
@@ -14,7 +14,7 @@ from policy.limits.in_flight.places import NO_PLACES, HeldPlaces
 from policy.limits.kinds import LimitType
 from policy.limits.settlement import Estimate, Reservation, Settlement, reservations_of
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import LimitHit, LimitStatus, Place, Taken, closed_hit
+from proxy.accounting.reservations import LimitHit, LimitStatus, Place, Places, Taken, closed_hit
 from proxy.edges.redis.admission_requests import PlanPlace
 from proxy.errors import CountersUnavailableError
 from proxy.http_rules.headers import rate_limit_lines
@@ -37,35 +37,30 @@ class FakeCounters:
 
     async def close(self) -> None: ...
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        return self.take(plan, estimate, tier)
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
+        return self.take(plan, estimate, further)
 
     def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
         """A take here takes no time, so it is never cancelled."""
 
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
-        ceiling = self._take(tier, estimate) if tier is not None else Taken()
-        if isinstance(ceiling, LimitHit):
-            return ceiling
-        granted = self._take(plan, estimate)
-        if isinstance(granted, LimitHit):
-            for reservation in ceiling.returnable:
-                self._apply(
-                    "given back",
-                    Settlement(
-                        reservation=reservation,
-                        number=next(self.numbers),
-                        actual_tokens=0,
-                        given_back=True,
-                    ),
-                )
-            return granted
+    async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit:
+        if not further:
+            return self._take(plan, estimate)
+        takes: list[Taken] = []
+        for each in (*further, plan):
+            answer = self._take(each, estimate)
+            if isinstance(answer, LimitHit):
+                for take in takes:
+                    self._return(take)
+                return answer
+            takes.append(answer)
+        places = [take.place for take in takes if take.place is not None]
         return _taken(
-            ceiling.reservations + granted.reservations,
-            ceiling.returnable + granted.returnable,
-            _tighter(ceiling.requests, granted.requests),
-            _tighter(ceiling.tokens, granted.tokens),
-            granted.place,
+            sum((take.reservations for take in takes), ()),
+            sum((take.returnable for take in takes), ()),
+            reduce(_tighter, [take.requests for take in takes]),
+            reduce(_tighter, [take.tokens for take in takes]),
+            Places(places) if places else None,
         )
 
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None:
@@ -74,14 +69,18 @@ class FakeCounters:
         self._apply("this worker", settlement)
 
     def give_back(self, take: Taken) -> None:
-        for reservation in take.returnable:
-            settlement = Settlement(
-                reservation=reservation, number=next(self.numbers), actual_tokens=0, given_back=True
-            )
-            self.settled.append(settlement)
+        self.settled += self._return(take)
+
+    def _return(self, take: Taken) -> list[Settlement]:
+        settlements = [
+            Settlement(reservation=reservation, number=next(self.numbers), actual_tokens=0, given_back=True)
+            for reservation in take.returnable
+        ]
+        for settlement in settlements:
             self._apply("given back", settlement)
         if take.place is not None:
             take.place.release()
+        return settlements
 
     async def replay(self, incarnation: str, settlements: Sequence[Settlement]) -> None:
         if self.away:
@@ -130,7 +129,7 @@ class LaterCounters(FakeCounters):
 
     admitted = 0
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Taken | LimitHit] = loop.create_future()
         loop.call_soon(self._answer, answer, plan, estimate)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
 from policy.deployments import Deployment
 from policy.endpoints import Target
+from policy.keys.limits import key_plan
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
@@ -98,12 +99,14 @@ class FakeDirectory:
         self._check()
         return self.endpoints.get(slug)
 
-    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
+    def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
         endpoint = self.endpoint(slug)
         plan = self._plan(group, slug)
         if endpoint is None or plan is None:
             return None
-        return SlugRoute(endpoint, plan, self.prices.get(slug), self.spend.get(group.id))
+        limits = () if key.settings is None else key.settings.rate_limits
+        further = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
+        return SlugRoute(endpoint, plan, self.prices.get(slug), self.spend.get(group.id), further)
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         group = self.group(group_id)

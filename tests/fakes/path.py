@@ -44,6 +44,8 @@ class PathRig:
     capacity: CapacityLimits = field(default_factory=CapacityLimits)
     model_host_suffix: str = ""
     seal_keys: SealKeys = field(default_factory=lambda: SEAL_KEYS)
+    clock_ms: int = field(default_factory=now_ms)
+    """The time by which keys expire."""
 
     def __post_init__(self) -> None:
         self.replicas = FakeReplicas(self.directory, self.waiting_times)
@@ -65,6 +67,7 @@ class PathRig:
             max_body_bytes=self.max_body_bytes,
             capacity=self.capacity,
             model_host_suffix=self.model_host_suffix,
+            now_ms=lambda: self.clock_ms,
         )
 
     def over(self, upstream: UpstreamClient) -> None:

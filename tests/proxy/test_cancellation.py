@@ -1,7 +1,7 @@
 """A call cancelled at any await of the path is settled, logged as a 499, and releases everything."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -55,7 +55,7 @@ class HeldCounters(FakeCounters):
 
     reached: asyncio.Event
 
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit:
         self.reached.set()
         await asyncio.Event().wait()
         raise AssertionError

@@ -10,6 +10,7 @@ import pytest
 
 from policy.credentials import KeyKind
 from policy.endpoints import Target
+from policy.keys.settings import KeySettings
 from policy.snapshot import KeyRow, Row, WorkspaceRow
 from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan
@@ -162,6 +163,29 @@ def test_revoked_key_is_refused(scene: Scene) -> None:
     scene.worker.publish(Row("key", key_row().id, 2, None))
     assert scene.call() == UNKNOWN
     assert scene.worker.egress.latest == before
+
+
+def test_key_expires_to_the_millisecond_while_its_head_repeats(scene: Scene) -> None:
+    worker = scene.worker
+    end_ms = worker.now_ms + 3_600_000
+    worker.publish(key_row(settings=KeySettings(expires_at_ms=end_ms)))
+    assert [scene.call() for _ in range(3)] == [200] * 3
+    worker.now_ms = end_ms - 1
+    assert scene.call() == 200
+    before = worker.egress.latest
+    for worker.now_ms in (end_ms, end_ms + 10**9):
+        assert [scene.call() for _ in range(2)] == [UNKNOWN] * 2
+    assert worker.egress.latest == before
+    worker.publish(key_row(settings=KeySettings(expires_at_ms=worker.now_ms + 1)))
+    assert scene.call() == 200, "the key's end was put off"
+
+
+@pytest.mark.parametrize("ended", [KeySettings(disabled=True), KeySettings(expires_at_ms=1)])
+def test_key_that_is_ended_while_its_head_repeats_is_refused(scene: Scene, ended: KeySettings) -> None:
+    scene.worker.publish(key_row(settings=ended))
+    assert [scene.call() for _ in range(2)] == [UNKNOWN] * 2
+    scene.worker.publish(key_row())
+    assert scene.call() == 200
 
 
 def test_suspended_workspace_is_refused(scene: Scene) -> None:

@@ -27,6 +27,7 @@ from control.records.spend import CreditRecord, EntryPosition, HourDraws
 from control.records.times import time_text
 from control.resources.spend import balances
 from control.resources.spend.balances import Ledger, ListedEntry, MadeCredit, NewCredit
+from policy.keys.permissions import Permission
 from policy.prices import AMOUNT_PATTERN, amount_of, amount_text
 
 SIGNED_PATTERN = f"-?{AMOUNT_PATTERN.pattern}"
@@ -178,23 +179,17 @@ def _entry(listed: ListedEntry) -> BalanceEntryV1:
 
 _PATH = "/v1/gateway/groups/{group_id}/balance"
 OPERATIONS = (
-    Operation("GET", _PATH, _get, "Get a group's prepaid balance", BalanceV1, errors=(404,)),
+    Operation("GET", _PATH, _get, "Get a group's prepaid balance", BalanceV1, errors=(404,), needs=Permission.READ),
     Operation(
-        "POST",
-        f"{_PATH}/credits",
-        _post_credit,
-        "Pay into a group's balance, or withdraw",
-        BalanceCreditV1,
+        *("POST", f"{_PATH}/credits", _post_credit, "Pay into a group's balance, or withdraw", BalanceCreditV1),
         body=BalanceCreditRequestV1,
         errors=(400, 404, 409),
+        needs=Permission.CREDITS,
     ),
     Operation(
-        "GET",
-        f"{_PATH}/entries",
-        _list,
-        "List the entries of a group's balance",
-        BalanceEntriesResponseV1,
+        *("GET", f"{_PATH}/entries", _list, "List the entries of a group's balance", BalanceEntriesResponseV1),
         query=PageQueryV1,
         errors=(400, 404),
+        needs=Permission.READ,
     ),
 )

@@ -15,6 +15,7 @@ from control.api.protocol.schemas import RequestV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.groups import read_group
 from control.resources.spend.group_spend import BoundSpend, read_spend
+from policy.keys.permissions import Permission
 from policy.prices import amount_text
 from policy.spend.effective import SpendBound, SpendPlan
 from policy.spend.limits import (
@@ -124,11 +125,9 @@ def _entry(each: BoundSpend) -> GroupSpendEntryV1:
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/v1/gateway/groups/{group_id}/spend",
-        _get_spend,
-        "Get what is spent of a group's spend limits",
-        GroupSpendResponseV1,
+        *("GET", "/v1/gateway/groups/{group_id}/spend", _get_spend),
+        *("Get what is spent of a group's spend limits", GroupSpendResponseV1),
         errors=(404,),
+        needs=Permission.READ,
     ),
 )

@@ -25,6 +25,7 @@ from control.api.protocol.schemas import (
 from control.records.policy import PriceRecord
 from control.resources.billing import prices
 from policy.billing import MAX_TIER_CHARS
+from policy.keys.permissions import Permission
 from policy.price_wire import (
     MAX_MODEL_TOKENS,
     MAX_SERVICE_TIERS,
@@ -213,7 +214,19 @@ def price_response(price: Price) -> PriceV1:
 _PATH = "/v1/gateway/prices"
 _DELETED = DeletedGatewayPriceV1
 OPERATIONS = (
-    Operation("PUT", _PATH, _put, "Set a price", GatewayPriceV1, body=PutPriceRequestV1, errors=(400, 409)),
-    Operation("GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,)),
-    Operation("DELETE", _PATH, _delete, "Delete a price", _DELETED, query=DeletePriceQueryV1, errors=(400, 404)),
+    Operation(
+        *("PUT", _PATH, _put, "Set a price", GatewayPriceV1),
+        body=PutPriceRequestV1,
+        errors=(400, 409),
+        needs=Permission.PRICES,
+    ),
+    Operation(
+        "GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,), needs=Permission.READ
+    ),
+    Operation(
+        *("DELETE", _PATH, _delete, "Delete a price", _DELETED),
+        query=DeletePriceQueryV1,
+        errors=(400, 404),
+        needs=Permission.PRICES,
+    ),
 )

@@ -32,6 +32,7 @@ from control.records.times import time_text
 from control.resources.billing.report_groups import Grouping, ReportGroup, ReportLine
 from control.resources.billing.report_query import COST, ReportOrder, ReportQuery
 from control.resources.billing.usage_report import PageRoom, ReportPage
+from policy.keys.permissions import Permission
 from policy.prices import Price, amount_text
 
 _CURSOR_KIND = "usage report"
@@ -251,12 +252,9 @@ _GROUP = ("external_entity_id", "group_id")
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/v1/gateway/usage_report",
-        _get,
-        "Report usage and costs",
-        UsageReportResponseV1,
+        *("GET", "/v1/gateway/usage_report", _get, "Report usage and costs", UsageReportResponseV1),
         query=UsageReportQueryV1,
         errors=(400, 409),
+        needs=Permission.READ,
     ),
 )

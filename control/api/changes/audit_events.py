@@ -12,17 +12,19 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
 from control.api.protocol.times import TimeParameter, next_ms
 from control.errors import InvalidFieldError
-from control.records.audit import AuditEvent, AuditFilter
+from control.records.audit import MAX_ACTOR_CHARS, AuditEvent, AuditFilter
 from control.records.times import time_text
 from control.resources.changes import audit_trail
+from policy.keys.permissions import Permission
 
 _Actor = Annotated[
     str,
     Field(
         min_length=1,
-        max_length=255,
+        max_length=MAX_ACTOR_CHARS,
         json_schema_extra=NO_NUL,
-        description="Only changes by the key with this prefix, or by `cli`: the command line on the machine itself.",
+        description="Only changes by the key with this prefix, by the person with this name, or by `cli`: the command"
+        " line on the machine itself.",
     ),
 ]
 
@@ -103,5 +105,6 @@ OPERATIONS = (
         query=AuditEventsQueryV1,
         errors=(400,),
         tag="Audit",
+        needs=Permission.READ,
     ),
 )

@@ -24,6 +24,7 @@ from control.resources.console.console_sessions import ConsoleSession
 from control.resources.console.visitors import Visitor, read_visitor
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, may_manage
+from policy.keys.permissions import Permission, roles_with
 
 PATH = "/console/session"
 _MAX_BODY_BYTES = 4096
@@ -103,14 +104,19 @@ def _with_cookie(request: web.Request, token: str, max_age_s: int) -> web.Respon
 
 def _shown(session: ConsoleSession, visitor: Visitor, inference_url: str | None) -> dict[str, Any]:
     group = visitor.group
+    caller = session.caller
     return {
-        "kind": session.caller.kind.value,
-        "prefix": session.caller.prefix,
+        "kind": caller.kind.value,
+        "prefix": caller.prefix,
+        "person": None if caller.person is None else caller.person.name,
+        "role": None if caller.effective_role is None else caller.effective_role.value,
+        "may": sorted(caller.permissions),
+        "roles_that_may": {permission.value: roles_with(permission) for permission in Permission},
         "name": session.key.name,
-        "workspace": {"id": session.caller.workspace_id, "name": visitor.workspace, "prefixes": visitor.prefixes},
+        "workspace": {"id": caller.workspace_id, "name": visitor.workspace, "prefixes": visitor.prefixes},
         "group": None if group is None else asdict(group),
-        "may_manage": may_manage(session.caller.kind),
-        "onboarded": session.caller.onboarded,
+        "may_manage": may_manage(caller.kind),
+        "onboarded": caller.onboarded,
         "inference_url": inference_url,
         "expires_at": time_text(session.record.expires_at_ms),
     }

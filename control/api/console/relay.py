@@ -14,6 +14,7 @@ from aiohttp import web
 from pydantic import Field
 
 from control.api.console.console_sessions import session_of
+from control.api.protocol.authentication import check_permission
 from control.api.protocol.bodies import read_body, receive
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
@@ -23,6 +24,7 @@ from control.records.console import InferenceCall
 from control.resources.console.calls import check_call, is_look
 from control.resources.console.console_sessions import ConsoleSession
 from policy.credentials import MODEL_CALLERS, KeyKind
+from policy.keys.permissions import Permission
 from runtime.log_lines import cause_of
 
 PATH = "/console/call"
@@ -77,6 +79,7 @@ def _check_may_call(session: ConsoleSession) -> None:
         raise ProblemError(403, "FEDERATED_KEY", "A session of a federated key sees the usage of its group and no more")
     if session.caller.kind not in MODEL_CALLERS:
         raise ProblemError(403, "MISSING_SCOPE", "This API key may not call models")
+    check_permission(session.caller, Permission.INVOKE)
 
 
 def _checked(body: CallRequestV1, session: ConsoleSession) -> InferenceCall:

@@ -11,6 +11,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import INTEGRAL, RequestV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.console.usage_links import MAX_ORIGIN_CHARS, MAX_ORIGINS, NewLink, mint_link
+from policy.keys.permissions import Permission
 
 DEFAULT_EXPIRY_S = 3600
 _Origin = Annotated[str, Field(min_length=1, max_length=MAX_ORIGIN_CHARS, examples=["https://portal.example"])]
@@ -47,12 +48,10 @@ async def _post(request: ApiRequest) -> CreatedUsageLinkV1:
 
 OPERATIONS = (
     Operation(
-        "POST",
-        "/v1/gateway/groups/{group_id}/usage_links",
-        _post,
-        "Create a link to a group's usage page",
-        CreatedUsageLinkV1,
+        *("POST", "/v1/gateway/groups/{group_id}/usage_links", _post),
+        *("Create a link to a group's usage page", CreatedUsageLinkV1),
         body=CreateUsageLinkRequestV1,
         errors=(400, 404),
+        needs=Permission.KEYS,
     ),
 )

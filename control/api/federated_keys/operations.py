@@ -37,6 +37,7 @@ from control.resources.federated_keys.new_keys import NewKey
 from control.resources.federated_keys.rules import GroupKeys
 from control.resources.keys import KeyOwner
 from policy.credentials import REGISTERED_PATTERN
+from policy.keys.permissions import Permission
 
 _REGISTERED: dict[str, Any] = {"pattern": f"^{REGISTERED_PATTERN}$"}
 """The pattern for the schema; `policy.credentials.unregistrable` validates, with a better message."""
@@ -203,11 +204,44 @@ _CHANGE = UpdateFederatedKeyRequestV1
 _ROTATION = RotateKeyRequestV1
 _WRONG = (400, 404, 409)
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Mint a federated key", _MADE, body=_NEW, errors=_WRONG),
-    Operation("POST", _REGISTER_PATH, _register, "Register a key", RegisteredKeyV1, body=_BRING, errors=_WRONG),
-    Operation("GET", _PATH, _list, "List a group's keys", _SEVERAL, query=_PAGE, errors=(400, 404)),
-    Operation("GET", _ONE, _get, "Get a group's key", FederatedKeyV1, errors=(404,)),
-    Operation("PATCH", _ONE, _patch, "Change a group's key", FederatedKeyV1, body=_CHANGE, errors=_WRONG),
-    Operation("POST", f"{_ONE}/rotate", _rotate, "Rotate a group's key", RotatedKeyV1, body=_ROTATION, errors=_WRONG),
-    Operation("DELETE", _ONE, _delete, "Revoke a group's key", _REVOKED, errors=(404,)),
+    Operation(
+        *("POST", _PATH, _post, "Mint a federated key", _MADE),
+        body=_NEW,
+        errors=_WRONG,
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("POST", _REGISTER_PATH, _register, "Register a key", RegisteredKeyV1),
+        body=_BRING,
+        errors=_WRONG,
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List a group's keys", _SEVERAL),
+        query=_PAGE,
+        errors=(400, 404),
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("GET", _ONE, _get, "Get a group's key", FederatedKeyV1),
+        errors=(404,),
+        needs=Permission.READ,
+    ),
+    Operation(
+        *("PATCH", _ONE, _patch, "Change a group's key", FederatedKeyV1),
+        body=_CHANGE,
+        errors=_WRONG,
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("POST", f"{_ONE}/rotate", _rotate, "Rotate a group's key", RotatedKeyV1),
+        body=_ROTATION,
+        errors=_WRONG,
+        needs=Permission.KEYS,
+    ),
+    Operation(
+        *("DELETE", _ONE, _delete, "Revoke a group's key", _REVOKED),
+        errors=(404,),
+        needs=Permission.KEYS,
+    ),
 )

@@ -13,7 +13,7 @@ from control.api.federated_keys.settings import KeySettingsV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
 from control.api.protocol.operations import ApiRequest, Operation
-from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, TimeText
+from control.api.protocol.schemas import NO_NUL, PageQueryV1, PaginationResponseV1, ResponseV1, RoleName, TimeText
 from control.records.console import KeyFilter, ListedKey, NamedGroup
 from control.records.times import optional_time_text, time_text
 from control.resources.billing.month_usage import month_of_keys
@@ -21,6 +21,7 @@ from control.resources.billing.report_groups import Totals
 from control.resources.changes.shown import shown_key_settings
 from control.resources.find.search import read_all_keys
 from policy.credentials import KeyKind
+from policy.keys.permissions import Permission
 
 KeyTypeName = Literal["FEDERATED", "WORKSPACE_MANAGE_ALL", "WORKSPACE_INVOKE", "WORKSPACE_EXPORT_METRICS"]
 _Text = Annotated[str, Field(min_length=1, max_length=255, json_schema_extra=NO_NUL)]
@@ -51,6 +52,7 @@ class ListedKeyV1(KeySettingsV1):
     prefix: str
     name: str | None
     type: KeyTypeName
+    role: RoleName | None = Field(description="Of a workspace key; null: what its type may do.")
     group: KeyGroupV1 | None
     created_at: TimeText
     last_used_at: TimeText | None
@@ -96,7 +98,7 @@ def _month(key: ListedKey, months: Mapping[tuple[str, str], Totals] | None) -> T
 def _listed(item: _Shown) -> ListedKeyV1:
     key, month = item
     return ListedKeyV1(
-        **members_of_key(key),
+        **members_of_key(key) | {"role": key.record.role},
         **shown_key_settings(key.record),
         created_at=time_text(key.record.created_at_ms),
         last_used_at=optional_time_text(key.record.last_used_at_ms),
@@ -119,5 +121,6 @@ OPERATIONS = (
         *("GET", "/v1/gateway/api_keys", _list, "List all keys", AllKeysResponseV1),
         query=AllKeysQueryV1,
         errors=(400,),
+        needs=Permission.READ,
     ),
 )

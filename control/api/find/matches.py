@@ -13,6 +13,7 @@ from control.api.protocol.schemas import DECIMAL, NO_NUL, RequestV1, ResponseV1,
 from control.errors import InvalidFieldError
 from control.records.times import time_text
 from control.resources.find.search import search
+from policy.keys.permissions import Permission
 
 MAX_CHARS = 128
 MOST = 20
@@ -93,5 +94,6 @@ OPERATIONS = (
         *("GET", "/v1/gateway/search", _search, "Search groups, slugs, keys and requests", SearchResponseV1),
         query=SearchQueryV1,
         errors=(400,),
+        needs=Permission.READ,
     ),
 )

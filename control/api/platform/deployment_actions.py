@@ -9,6 +9,7 @@ from control.api.platform import deployment_schemas as schemas
 from control.api.platform.deployments import ENVIRONMENTS_IN_PATHS, deployment_ref, shown
 from control.api.protocol.operations import ApiRequest, Operation
 from control.resources.platform import deployments
+from policy.keys.permissions import Permission
 
 
 async def _post_activate(request: ApiRequest, environment: str | None = None) -> schemas.DeploymentChangedV1:
@@ -43,6 +44,7 @@ def _actions(path: str, what: str, environment: str | None) -> list[Operation]:
             *(f"{verb.capitalize()} {what}", answer),
             errors=(404,),
             tag="Models",
+            needs=Permission.WORKLOADS,
         )
         for verb, handler, answer in verbs
     ]

@@ -22,6 +22,7 @@ from control.api.protocol.schemas import IdText, RequestV1, ResponseV1
 from control.records.logs import LogLine
 from control.resources.logs import LINES_AT_ONCE, now_ns
 from control.resources.platform import deployments
+from policy.keys.permissions import Permission
 
 EpochNs = Annotated[
     str,
@@ -105,12 +106,14 @@ OPERATIONS = (
         body=DeploymentLogsRequestV1,
         errors=(400, 404),
         tag="Models",
+        needs=Permission.READ,
     ),
     Operation(
         *("GET", _LOGS, _get_logs, "Read a deployment's log by URL", DeploymentLogsResponseV1),
         query=DeploymentLogsQueryV1,
         errors=(400, 404),
         tag="Models",
+        needs=Permission.READ,
     ),
     Operation(
         *("GET", "/v1/models/{model_id}/environments/{environment_name}/logs", _get_logs),
@@ -118,11 +121,13 @@ OPERATIONS = (
         query=DeploymentLogsQueryV1,
         errors=(400, 404),
         tag="Models",
+        needs=Permission.READ,
     ),
     Operation(
         *("POST", f"{_LOGS}/append", _post_append, "Append to a deployment's log", LogsAppendedV1),
         body=AppendLogsRequestV1,
         errors=(400, 404),
         tag="Models",
+        needs=Permission.WORKLOADS,
     ),
 )

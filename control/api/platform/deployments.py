@@ -15,6 +15,7 @@ from control.records.models import DeploymentRecord, PageOfNames
 from control.resources.platform import deployments
 from control.resources.platform.deployments import DeploymentRef, DeploymentSummary
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT
+from policy.keys.permissions import Permission
 
 ENVIRONMENTS_IN_PATHS = (DEVELOPMENT, DEFAULT_ENVIRONMENT)
 """The environments whose names may stand in place of a deployment's id."""
@@ -100,9 +101,15 @@ def _operations_on_one(where: str, environment: str | None) -> list[Operation]:
             body=schemas.UpdateDeploymentRequestV1,
             errors=(400, 404, 409),
             tag=_TAG,
+            needs=Permission.WORKLOADS,
         ),
-        Operation("GET", path, get, f"Get {what}", DeploymentV1, errors=(404,), tag=_TAG),
-        Operation("DELETE", path, delete, f"Delete {what}", schemas.DeletedDeploymentV1, errors=(404, 409), tag=_TAG),
+        Operation("GET", path, get, f"Get {what}", DeploymentV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+        Operation(
+            *("DELETE", path, delete, f"Delete {what}", schemas.DeletedDeploymentV1),
+            errors=(404, 409),
+            tag=_TAG,
+            needs=Permission.WORKLOADS,
+        ),
     ]
 
 
@@ -115,12 +122,14 @@ OPERATIONS = (
         body=schemas.CreateDeploymentRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),
         query=schemas.DeploymentsQueryV1,
         errors=(400, 404),
         tag=_TAG,
+        needs=Permission.READ,
     ),
     *(operation for name in ENVIRONMENTS_IN_PATHS for operation in _operations_on_one(name, name)),
     *_operations_on_one("{deployment_id}", None),
@@ -129,11 +138,13 @@ OPERATIONS = (
         body=schemas.SetReplicasRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("PUT", f"{_ONE}/status", _put_status, "Report a deployment's status", DeploymentV1),
         body=schemas.SetStatusRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
 )

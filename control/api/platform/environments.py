@@ -38,6 +38,7 @@ from control.records.models import EnvironmentRecord
 from control.resources.changes.shown_platform import shown_environment
 from control.resources.platform import environments
 from control.resources.platform.deployments import DeploymentSummary, current_deployments
+from policy.keys.permissions import Permission
 
 _Pair = tuple[EnvironmentRecord, DeploymentSummary | None]
 """An environment and what it points to."""
@@ -181,20 +182,34 @@ OPERATIONS = (
         body=CreateEnvironmentRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("PUT", _ONE, _put, "Point an environment to a deployment", EnvironmentV1),
         body=SetEnvironmentRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
-    Operation("GET", _PATH, _list, "List environments", _PAGES, query=_PAGE, errors=(400, 404), tag=_TAG),
+    Operation(
+        *("GET", _PATH, _list, "List environments", _PAGES),
+        query=_PAGE,
+        errors=(400, 404),
+        tag=_TAG,
+        needs=Permission.READ,
+    ),
     Operation(
         *("PATCH", _ONE, _patch, "Ask an environment for no change", EnvironmentUnchangedV1),
         body=UpdateEnvironmentRequestV1,
         errors=(400, 404),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
-    Operation("GET", _ONE, _get, "Get an environment", EnvironmentV1, errors=(404,), tag=_TAG),
-    Operation("DELETE", _ONE, _delete, "Delete an environment", DeletedEnvironmentV1, errors=(404, 409), tag=_TAG),
+    Operation("GET", _ONE, _get, "Get an environment", EnvironmentV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete an environment", DeletedEnvironmentV1),
+        errors=(404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
 )

@@ -11,6 +11,7 @@ from pydantic import RootModel
 from control.api.platform.teams import TeamV1, read_team
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import RequestV1, ResponseV1
+from policy.keys.permissions import Permission
 
 _BLANK = re.compile(r"[\s,]+")
 _TEAMS = re.compile(r"(query( \w+)? ?)?\{ ?teams ?\{ ?id name default ?\} ?\}")
@@ -80,5 +81,6 @@ OPERATIONS = (
         *("POST", "/graphql/", _post, "Ask for the teams in GraphQL", GraphqlResponseV1),
         body=GraphqlRequestV1,
         tag="Models",
+        needs=Permission.READ,
     ),
 )

@@ -24,6 +24,7 @@ from control.records.models import PageOfNames
 from control.records.times import time_text
 from control.resources.platform import models
 from control.resources.platform.models import ModelSummary
+from policy.keys.permissions import Permission
 
 
 class ModelsQueryV1(WholeListQueryV1):
@@ -123,9 +124,32 @@ _TAG = "Models"
 _CREATE = CreateModelRequestV1
 _UPDATE = UpdateModelRequestV1
 OPERATIONS = (
-    Operation("POST", _PATH, _post, "Register a model", ModelV1, body=_CREATE, errors=(400,), tag=_TAG),
-    Operation("GET", _PATH, _list, "List models", ModelsResponseV1, query=ModelsQueryV1, errors=(400,), tag=_TAG),
-    Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG),
-    Operation("PATCH", _ONE, _patch, "Rename a model", ModelV1, body=_UPDATE, errors=(400, 404), tag=_TAG),
-    Operation("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1, errors=(404, 409), tag=_TAG),
+    Operation(
+        *("POST", _PATH, _post, "Register a model", ModelV1),
+        body=_CREATE,
+        errors=(400,),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
+    Operation(
+        *("GET", _PATH, _list, "List models", ModelsResponseV1),
+        query=ModelsQueryV1,
+        errors=(400,),
+        tag=_TAG,
+        needs=Permission.READ,
+    ),
+    Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+    Operation(
+        *("PATCH", _ONE, _patch, "Rename a model", ModelV1),
+        body=_UPDATE,
+        errors=(400, 404),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1),
+        errors=(404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
 )

@@ -14,6 +14,7 @@ from control.errors import NoPromotionError
 from control.resources.platform import deployments, environments
 from control.resources.platform.deployments import DeploymentRef
 from policy.deployments import DEFAULT_ENVIRONMENT, DEVELOPMENT, comparable_name
+from policy.keys.permissions import Permission
 
 
 class _PromotionV1(RequestV1):
@@ -75,6 +76,7 @@ OPERATIONS = (
             body=PromoteDeploymentRequestV1,
             errors=(400, 404, 409),
             tag="Models",
+            needs=Permission.WORKLOADS,
         )
         for where, environment in _TO_PRODUCTION
     ),
@@ -84,6 +86,7 @@ OPERATIONS = (
         body=PromoteToEnvironmentRequestV1,
         errors=(400, 404, 409),
         tag="Models",
+        needs=Permission.WORKLOADS,
     ),
     *(
         Operation(
@@ -91,6 +94,7 @@ OPERATIONS = (
             *(f"{verb.replace('_', ' ').capitalize()} a promotion", DeploymentChangedV1),
             errors=(404, 409),
             tag="Models",
+            needs=Permission.WORKLOADS,
         )
         for verb in _VERBS
     ),

@@ -17,6 +17,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import DeletedV1, RequestV1, ResponseV1
 from control.errors import NoBuildConfigError, NoReplicaEndError
 from control.resources.platform import deployments
+from policy.keys.permissions import Permission
 
 
 class DeploymentConfigV1(ResponseV1):
@@ -77,6 +78,7 @@ def _autoscaling(where: str, what: str, environment: str | None) -> Operation:
         body=AutoscalingRequestV1,
         errors=(404,),
         tag="Models",
+        needs=Permission.WORKLOADS,
     )
 
 
@@ -89,6 +91,7 @@ OPERATIONS = (
         body=BackpressureRequestV1,
         errors=(404,),
         tag="Models",
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", f"{_DEPLOYMENTS}/{{deployment_id}}/config", _get_config),
@@ -96,11 +99,13 @@ OPERATIONS = (
         query=DeploymentConfigQueryV1,
         errors=(404,),
         tag="Models",
+        needs=Permission.READ,
     ),
     Operation(
         *("DELETE", f"{_DEPLOYMENTS}/{{deployment_id}}/replicas/{{replica_id}}", _delete_replica),
         *("End a replica of a deployment", EndedReplicaV1),
         errors=(404, 409),
         tag="Models",
+        needs=Permission.WORKLOADS,
     ),
 )

@@ -8,6 +8,7 @@ from pydantic import Field
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.resources.platform import signing_secrets
+from policy.keys.permissions import Permission
 
 
 class WebhookSecretsResponseV1(ResponseV1):
@@ -38,6 +39,12 @@ _PATH = "/v1/async/webhook_secret"
 _ANSWER = WebhookSecretsResponseV1
 _TAG = "Asynchronous requests"
 OPERATIONS = (
-    Operation("GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, tag=_TAG),
-    Operation("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER, tag=_TAG),
+    Operation(
+        "GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, tag=_TAG, needs=Permission.TRUST
+    ),
+    Operation(
+        *("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER),
+        tag=_TAG,
+        needs=Permission.TRUST,
+    ),
 )

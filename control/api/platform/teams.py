@@ -12,6 +12,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import Name, RequestV1, ResponseV1, TimeText
 from control.records.times import time_text
 from control.resources.workspaces import read_workspace
+from policy.keys.permissions import Permission
 
 
 class TeamsQueryV1(RequestV1):
@@ -53,6 +54,13 @@ async def read_team(request: ApiRequest) -> TeamV1:
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/teams", _list, "List teams", TeamsResponseV1, query=TeamsQueryV1, tag="Models"),
-    Operation("GET", "/v1/teams/{team_id}", _get, "Get a team", TeamV1, errors=(404,), tag="Models"),
+    Operation(
+        *("GET", "/v1/teams", _list, "List teams", TeamsResponseV1),
+        query=TeamsQueryV1,
+        tag="Models",
+        needs=Permission.READ,
+    ),
+    Operation(
+        "GET", "/v1/teams/{team_id}", _get, "Get a team", TeamV1, errors=(404,), tag="Models", needs=Permission.READ
+    ),
 )

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
+from policy.keys.permissions import Permission
 
 
 class UserV1(ResponseV1):
@@ -23,4 +24,4 @@ async def _get(request: ApiRequest) -> UserV1:
     return UserV1(user_id=caller.prefix, email=None, name=None, workspace_name=caller.workspace_name)
 
 
-OPERATIONS = (Operation("GET", "/v1/users/me", _get, "Get whoever calls", UserV1, tag="Models"),)
+OPERATIONS = (Operation("GET", "/v1/users/me", _get, "Get whoever calls", UserV1, tag="Models", needs=Permission.READ),)

@@ -13,6 +13,7 @@ from control.records.policy import PresentedKey
 from control.resources.console.console_sessions import ConsoleSession, find_session, is_token
 from control.resources.keys import find_presented_keys
 from policy.credentials import KeyKind, credentials_in, equals_token, may_manage
+from policy.keys.permissions import Permission, roles_text
 from runtime.http.server import keep
 
 CONSOLE_COOKIE = "tollgate_console"
@@ -97,6 +98,15 @@ def check_may_manage(caller: PresentedKey, path: str) -> None:
         raise ProblemError(403, "MISSING_SCOPE", "This API key lacks management scope")
     if path.startswith(_GATEWAY) and not caller.onboarded:
         raise ProblemError(403, "NOT_ONBOARDED", "The workspace is not onboarded to the gateway")
+
+
+def check_permission(caller: PresentedKey, permission: Permission) -> None:
+    """Refuse with 403 unless the caller has the permission, whatever ids the path names."""
+    if permission not in caller.permissions:
+        role = caller.effective_role
+        has = f"has the role {role.value}" if role is not None else f"is of type {caller.kind.value}"
+        whose = f"this API key {has}" if caller.person is None else f"{caller.person.name} {has}"
+        raise ProblemError(403, "MISSING_ROLE", f"This needs the role {roles_text(permission)}; {whose}")
 
 
 def check_internal(request: web.Request, internal_token: str) -> None:

@@ -1,11 +1,11 @@
 """Operations of the management API: each file declares a list of them, `mount` adds their routes.
 
-An `Operation` defines its route, its validation, its OpenAPI entry and its rate limit. `_entry` is the path of every
-request: authenticate, throttle, authorize, validate, handle, render. What a handler writes is audited as the caller's.
+An `Operation` defines its route, who may call it, its validation, its OpenAPI entry and its rate limit. `_entry` is the
+path of every request: authenticate, throttle, authorize, validate, handle, render. What a handler writes is audited.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from aiohttp import web
@@ -21,6 +21,7 @@ from control.dependencies import Dependencies, Store
 from control.errors import NotFoundError
 from control.records.audit import Actor
 from control.records.policy import PresentedKey
+from policy.keys.permissions import Permission
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -63,6 +64,7 @@ class Operation:
     """One method on one path. `errors`: the statuses that it may answer besides those of every operation.
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
+    `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
     """
 
     method: str
@@ -74,6 +76,7 @@ class Operation:
     query: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
     tag: str = "Gateway"
+    needs: Permission = field(kw_only=True)
 
 
 def mount(app: web.Application, operations: Iterable[Operation]) -> None:
@@ -91,13 +94,15 @@ def _entry(operation: Operation) -> Handler:
         caller = await authentication.authenticate_for_api(request, dependencies)
         await dependencies.throttle.check(caller.prefix, operation.method, operation.path)
         authentication.check_may_manage(caller, operation.path)
-        dependencies.last_used.note(caller.prefix)
+        if caller.person is None:
+            dependencies.last_used.note(caller.prefix)
+        authentication.check_permission(caller, operation.needs)
         path = _path_of(request)
         query = bodies.read_query(request, operation.query)
         text = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(caller.workspace_id, text, operation.body)
-            acting = dependencies.store.acting_as(Actor(caller.prefix, request_id_of(request)))
+            acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request)))
             parts = replace(dependencies, store=acting)
             api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
             return _rendered(await operation.handler(api_request))

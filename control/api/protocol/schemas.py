@@ -50,6 +50,7 @@ _SLUG: dict[str, Any] = {"pattern": f"^{re.sub('[?]P<[a-z]+>', '', SLUG_PATTERN.
 SlugText = Annotated[str, Field(min_length=3, max_length=257, examples=["acme/chat"], json_schema_extra=_SLUG)]
 TimeText = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-01-31T12:00:00.000Z"])]
 """ISO 8601 UTC."""
+RoleName = Literal["viewer", "billing", "operator", "admin"]
 
 
 class DeletedV1(ResponseV1):

@@ -10,6 +10,7 @@ from pydantic import Field
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.resources.traffic.health import PartHealth, read_health
+from policy.keys.permissions import Permission
 
 
 class PartHealthV1(ResponseV1):
@@ -34,4 +35,6 @@ async def _get(request: ApiRequest) -> HealthResponseV1:
     return HealthResponseV1(items=[PartHealthV1(**one._asdict()) for one in (*parts, control)])
 
 
-OPERATIONS = (Operation("GET", "/v1/gateway/health", _get, "Show health at a glance", HealthResponseV1),)
+OPERATIONS = (
+    Operation("GET", "/v1/gateway/health", _get, "Show health at a glance", HealthResponseV1, needs=Permission.READ),
+)

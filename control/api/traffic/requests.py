@@ -20,6 +20,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
+from policy.keys.permissions import Permission
 from policy.traffic import ListedRequest
 
 _CURSOR_KIND = "requests"
@@ -167,5 +168,6 @@ OPERATIONS = (
         *("GET", "/v1/gateway/requests", _list, "List requests", RequestsResponseV1),
         query=RequestsQueryV1,
         errors=(400,),
+        needs=Permission.READ,
     ),
 )

@@ -20,6 +20,7 @@ from control.records.traffic import StepRange
 from control.resources.traffic.figures import MAX_SLUGS, Chart, SlugTraffic, TrafficQuery, read_traffic
 from control.resources.traffic.percentiles import percentile_ms
 from control.resources.traffic.steps import Period
+from policy.keys.permissions import Permission
 from policy.traffic import SUMS
 
 _NOTHING = (0,) * len(SUMS)
@@ -136,6 +137,9 @@ def _point(start_time: str, figures: Sequence[int]) -> dict[str, Any]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/gateway/traffic", _get, "Show the traffic", TrafficResponseV1, query=TrafficQueryV1, errors=(400,)
+        *("GET", "/v1/gateway/traffic", _get, "Show the traffic", TrafficResponseV1),
+        query=TrafficQueryV1,
+        errors=(400,),
+        needs=Permission.READ,
     ),
 )

@@ -19,6 +19,7 @@ from control.records.training import CheckpointRecord
 from control.resources.training import checkpoints
 from control.resources.training.checkpoints import ListedFiles
 from control.resources.training.download_links import Link
+from policy.keys.permissions import Permission
 from policy.training.reports import CheckpointFile
 
 MAX_FILES_AT_ONCE = 1000
@@ -172,12 +173,14 @@ OPERATIONS = (
         *("GET", _PATH, _get, "List checkpoints of a training job", CheckpointsResponseV1),
         errors=(404,),
         tag="Training",
+        needs=Permission.READ,
     ),
     Operation(
         *("GET", f"{_PATH}/{{checkpoint_id}}/files", _get_files, "List files of a checkpoint"),
         CheckpointFilesResponseV1,
         errors=(404, 409),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", f"{_JOB}/checkpoint_files", _get_job_files, "List files of all checkpoints of a training job"),
@@ -185,5 +188,6 @@ OPERATIONS = (
         query=JobFilesQueryV1,
         errors=(400, 404),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
 )

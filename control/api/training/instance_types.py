@@ -8,6 +8,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.api.training.job_schemas import InstanceTypeV1, instance_type_response
 from control.resources.training import backends
 from control.resources.training.instance_types import instance_types
+from policy.keys.permissions import Permission
 
 
 class TrainingInstanceTypesResponseV1(ResponseV1):
@@ -35,6 +36,11 @@ OPERATIONS = (
     Operation(
         *("GET", "/v1/training_instance_types", _list, "List training instance types", TrainingInstanceTypesResponseV1),
         tag="Training",
+        needs=Permission.READ,
     ),
-    Operation("GET", "/v1/instance_types", _none, "List instance types", InstanceTypesResponseV1, tag="Models"),
+    Operation(
+        *("GET", "/v1/instance_types", _none, "List instance types", InstanceTypesResponseV1),
+        tag="Models",
+        needs=Permission.READ,
+    ),
 )

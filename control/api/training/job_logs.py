@@ -10,6 +10,7 @@ from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
 from control.resources.training import jobs
+from policy.keys.permissions import Permission
 
 
 class TrainingJobLogsRequestV1(LogsRequestV1):
@@ -48,11 +49,13 @@ OPERATIONS = (
         body=TrainingJobLogsRequestV1,
         errors=(400, 404),
         tag="Training",
+        needs=Permission.READ,
     ),
     Operation(
         *("GET", _PATH, _get, "Read a training job's log by URL", TrainingJobLogsResponseV1),
         query=TrainingJobLogsQueryV1,
         errors=(400, 404),
         tag="Training",
+        needs=Permission.READ,
     ),
 )

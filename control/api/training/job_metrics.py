@@ -20,6 +20,7 @@ from control.records.training import StoredSample
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
 from control.resources.training_hosts.node_samples import NodeSamples, window_of
+from policy.keys.permissions import Permission
 from policy.training.reports import MetricPoint
 
 
@@ -119,11 +120,13 @@ OPERATIONS = (
         query=TrainingJobMetricsQueryV1,
         errors=(400, 404),
         tag="Training",
+        needs=Permission.READ,
     ),
     Operation(
         *("POST", _PATH, _post, "Read what a training job's nodes use", TrainingJobUseV1),
         body=JobUseRequestV1,
         errors=(400, 404),
         tag="Training",
+        needs=Permission.READ,
     ),
 )

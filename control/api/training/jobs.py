@@ -19,6 +19,7 @@ from control.long_work import beside
 from control.records.training import JobRef, JobSearch
 from control.resources.training import job_admission, jobs, projects
 from control.resources.training.jobs import JobSummary
+from policy.keys.permissions import Permission
 from policy.training.statuses import CREATED, STOPPED
 
 
@@ -99,18 +100,40 @@ OPERATIONS = (
         body=CreateTrainingJobRequestV1,
         errors=(404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
-    Operation("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1, errors=(404,), tag=_TAG),
-    Operation("GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), tag=_TAG),
+    Operation(
+        *("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1),
+        errors=(404,),
+        tag=_TAG,
+        needs=Permission.READ,
+    ),
+    Operation(
+        "GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), tag=_TAG, needs=Permission.READ
+    ),
     Operation(
         *("PATCH", _ONE, _patch, "Move a waiting training job in the queue", _ANSWER),
         body=UpdateTrainingJobRequestV1,
         errors=(404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
-    Operation("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1, errors=(404, 409), tag=_TAG),
-    Operation("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER, errors=(404, 409), tag=_TAG),
     Operation(
-        *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER), errors=(400, 404, 409), tag=_TAG
+        *("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1),
+        errors=(404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
+    Operation(
+        *("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER),
+        errors=(404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
+    ),
+    Operation(
+        *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER),
+        errors=(400, 404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
 )

@@ -12,6 +12,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.resources.training import projects
 from control.resources.training.projects import ProjectSummary
+from policy.keys.permissions import Permission
 from policy.training.caches import CacheEntry, CacheSummary, FileType
 
 
@@ -138,27 +139,41 @@ OPERATIONS = (
         body=PutTrainingProjectRequestV1,
         errors=(400, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
-    Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG),
+    Operation(
+        "GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG, needs=Permission.READ
+    ),
     Operation(
         *("POST", _OF_TEAM, _post_of_team, "Create a training project of a team", TrainingProjectResponseV1),
         body=PutTrainingProjectRequestV1,
         errors=(400, 404, 409),
         tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List training projects of a team", TrainingProjectsResponseV1),
         errors=(404,),
         tag=_TAG,
+        needs=Permission.READ,
     ),
-    Operation("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1, errors=(404,), tag=_TAG),
+    Operation(
+        *("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1),
+        errors=(404,),
+        tag=_TAG,
+        needs=Permission.READ,
+    ),
     Operation(
         *("GET", f"{_ONE}/cache/summary", _cache, "Get the summary of a training project's cache"),
         TrainingCacheSummaryV1,
         errors=(404,),
         tag=_TAG,
+        needs=Permission.READ,
     ),
     Operation(
-        *("DELETE", _ONE, _delete, "Delete a training project", DeletedTrainingProjectV1), errors=(404, 409), tag=_TAG
+        *("DELETE", _ONE, _delete, "Delete a training project", DeletedTrainingProjectV1),
+        errors=(404, 409),
+        tag=_TAG,
+        needs=Permission.WORKLOADS,
     ),
 )

@@ -14,6 +14,7 @@ from control.long_work import beside
 from control.records.training import JobSearch
 from control.resources.training import jobs
 from control.resources.training.jobs import JobSummary
+from policy.keys.permissions import Permission
 
 
 class TrainingJobOrderV1(RequestV1):
@@ -58,5 +59,6 @@ OPERATIONS = (
         *("POST", "/v1/training_jobs/search", _search, "Search training jobs", TrainingJobsResponseV1),
         body=SearchTrainingJobsRequestV1,
         tag="Training",
+        needs=Permission.READ,
     ),
 )

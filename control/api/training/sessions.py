@@ -16,6 +16,7 @@ from control.resources.training import jobs, session_changes, sessions
 from control.resources.training.errors import NoSshError
 from control.resources.training.session_changes import ChangedSessions, SessionChange
 from control.resources.training.sessions import AuthCode
+from policy.keys.permissions import Permission
 
 
 class AuthCodeV1(ResponseV1):
@@ -168,12 +169,14 @@ OPERATIONS = (
         *("GET", f"{_PATH}/auth_codes", _get_auth_codes, "Get auth codes of a training job", AuthCodesResponseV1),
         errors=(404,),
         tag="Training",
+        needs=Permission.TRUST,
     ),
     Operation(
         *("POST", f"{_PATH}/interactive_session", _post_interactive_session),
         *("Begin interactive sessions on a training job", AuthCodesResponseV1),
         errors=(404, 409),
         tag="Training",
+        needs=Permission.TRUST,
     ),
     Operation(
         *("PATCH", f"{_PATH}/interactive_session", _patch_settings),
@@ -181,6 +184,7 @@ OPERATIONS = (
         body=PatchInteractiveSessionRequestV1,
         errors=(400, 404, 409),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("PATCH", f"{_PATH}/interactive_sessions/{{session_id}}", _patch_session),
@@ -188,10 +192,12 @@ OPERATIONS = (
         body=PatchInteractiveSessionRequestV1,
         errors=(400, 404, 409),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
     Operation(
         *("POST", f"{_PATH}/ssh/sign", _post_ssh_sign, "SSH to a node of a training job", SignedSshCertificateV1),
         errors=(404, 409),
         tag="Training",
+        needs=Permission.TRUST,
     ),
 )

@@ -10,6 +10,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.resources.training.errors import CapacityFixedError
 from control.resources.training_hosts import gpu_capacity
 from control.resources.training_hosts.gpu_capacity import GpuUse
+from policy.keys.permissions import Permission
 
 
 class GpuCapacityV1(ResponseV1):
@@ -71,10 +72,15 @@ def _members(use: GpuUse) -> dict[str, int | str]:
 
 _PATH = "/v1/training/capacity"
 OPERATIONS = (
-    Operation("GET", _PATH, _get, "Get the GPUs of the training backend", TrainingCapacityV1, tag="Training"),
+    Operation(
+        *("GET", _PATH, _get, "Get the GPUs of the training backend", TrainingCapacityV1),
+        tag="Training",
+        needs=Permission.READ,
+    ),
     Operation(
         *("PATCH", _PATH, _patch, "Change the GPUs of a workspace", ChangedTrainingCapacityV1),
         errors=(409,),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
 )

@@ -15,6 +15,7 @@ from control.records.training import JobRecord
 from control.resources.training.instance_types import instance_type_of
 from control.resources.training_hosts import queue
 from control.resources.training_hosts.queue import QueueContext
+from policy.keys.permissions import Permission
 from policy.training.statuses import CREATED, DEPLOYING, ENDED
 
 _NO_CAP = "Always null: Tollgate has no cap of a workspace. `/v1/training/capacity` says what the machines have."
@@ -163,5 +164,6 @@ OPERATIONS = (
         *("Get a training job's place in the queue", TrainingQueueContextV1),
         errors=(404,),
         tag="Training",
+        needs=Permission.READ,
     ),
 )

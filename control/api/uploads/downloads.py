@@ -15,6 +15,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.api.training.jobs import job_ref
 from control.errors import CheckpointFileNotFoundError, CheckpointStoreUnavailableError
 from control.resources.uploads import downloads
+from policy.keys.permissions import Permission
 from policy.training.artifacts import Artifact
 from runtime.http.server import keep
 from runtime.log_lines import cause_of
@@ -84,13 +85,11 @@ def _headers(artifact: Artifact) -> dict[str, str]:
 
 OPERATIONS = (
     Operation(
-        "GET",
-        "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/download",
-        _get_links,
-        "Get links to a job's artifacts",
-        TrainingJobDownloadV1,
+        *("GET", "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/download", _get_links),
+        *("Get links to a job's artifacts", TrainingJobDownloadV1),
         errors=(404,),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
 )
 ROUTES = [web.get("/training/artifacts/{token}", _get, allow_head=True)]

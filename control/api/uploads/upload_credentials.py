@@ -8,6 +8,7 @@ from control.records.times import time_text
 from control.resources.training.errors import BlobTypeNotFoundError
 from control.resources.uploads import access
 from control.resources.uploads.grants import BUCKET, REGION
+from policy.keys.permissions import Permission
 
 _TRAIN = "train"
 
@@ -54,5 +55,6 @@ OPERATIONS = (
         *("GET", "/v1/blobs/credentials/{blob_type}", _get, "Get keys for an upload", BlobCredentialsResponseV1),
         errors=(404,),
         tag="Training",
+        needs=Permission.WORKLOADS,
     ),
 )

@@ -12,7 +12,7 @@ from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import api_keys, workspaces
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
-from policy.keys.roles import Role
+from policy.keys.roles import optional_role
 from policy.keys.settings import NO_SETTINGS
 from policy.snapshot import KeyRow, RowKind
 
@@ -47,8 +47,9 @@ def is_usable(now_ms: int) -> tuple[ColumnElement[bool], ...]:
 
 def presented_key(row: Any) -> PresentedKey:
     """The holder of the key in a row of `PRESENTED`."""
-    role = None if row.role is None else Role(row.role)
-    return PresentedKey(row.prefix, KeyKind(row.kind), row.workspace_id, row.onboarded, row.workspace_name, role)
+    kind = KeyKind(row.kind)
+    role = optional_role(row.role)
+    return PresentedKey(row.prefix, kind, row.workspace_id, row.onboarded, row.workspace_name, role)
 
 
 async def insert_key(tx: WriteTx, key: KeyRecord, digest: str) -> None:
@@ -113,7 +114,7 @@ def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]
 
 def _published(key: KeyRecord, digest: str) -> KeyRow:
     settings = None if key.key_settings == NO_SETTINGS else key.key_settings
-    role = None if key.role is None else Role(key.role)
+    role = optional_role(key.role)
     kind = KeyKind(key.kind)
     return KeyRow(digest, key.prefix, kind, key.workspace_id, key.group_id, settings, key.bucket, role)
 

@@ -63,9 +63,9 @@ def _model_entries(record: GroupRecord | None) -> list[bytes]:
 
 
 def shown_key(record: KeyRecord) -> dict[str, Any]:
-    """A key of a group with its settings, or one of the workspace with its `type`."""
+    """A key of a group with its settings, or one of the workspace with its `type` and `role`."""
     if record.group_id is None:
-        return {**shown_key_name(record), "type": record.kind}
+        return {**shown_key_name(record), "type": record.kind, "role": record.role}
     return {**shown_key_name(record), **shown_key_settings(record)}
 
 

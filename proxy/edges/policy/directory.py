@@ -8,6 +8,7 @@ read raises `PolicyUnavailableError`; it must never look like a missing row.
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import orjson
 
 from policy.endpoints import UnusableCredentialError, check_credential
+from policy.keys.limits import key_plan
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.limits.groups import Enforcement
 from policy.sealing import SealedWithUnknownKeyError, unseal
@@ -133,9 +135,14 @@ class SnapshotDirectory:
         self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
 
-    def slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        """Find the slug's route for the group; None when there is no such slug, or the group may not call it."""
+    def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
+        """Find the slug's route for a key of the group; None when there is no such slug, or the group may not call it.
+
+        Keys without limits of their own share one.
+        """
         self._follow()
+        if key.settings is not None and key.settings.has_limits:
+            return self._cache.get((key.digest, slug)) or self._key_route(group, key, slug)
         return self._cache.get((group.id, slug)) or self._slug_route(group, slug)
 
     def caller(self, facts: HeadFacts) -> Identified | None:
@@ -165,7 +172,7 @@ class SnapshotDirectory:
     def keep_shape(self, facts: HeadFacts, shape: Shape) -> None:
         """Keep it if route and secret are those that calls get now: policy may have changed while the call waited."""
         plan = shape.route.plan
-        route = self._cache.entry((plan.group_id, plan.slug))
+        route = self._cache.entry((shape.route.digest or plan.group_id, plan.slug))
         if route is None or route.value is not shape.route:
             return
         rows = route.rows
@@ -263,12 +270,10 @@ class SnapshotDirectory:
         if row is None:
             return None
         body, encoded = row
-        key = _decoded(_KEY, digest, body, KeyRow.from_wire)
-        if key is None:
-            return None
+        key = _key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
-        holder = KeyHolder(key, workspace, group)
+        holder = _holder(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
             rows = (_KEY, digest, _WORKSPACE, key.workspace_id)
             groups = () if group is None else group.path
@@ -286,6 +291,29 @@ class SnapshotDirectory:
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
         self._cache.put((group.id, slug), entry)
         return route
+
+    def _key_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
+        """The route of a key with limits of its own: its group's, and these limits beside. `key` may be older."""
+        generation = self._cache.generation
+        holder = self._cache.get(key.digest) or self._key_holder(key.digest)
+        key = key if holder is None else holder.key
+        route = self._slug_route(group, slug)
+        if route is None:
+            return None
+        route = replace(route, further=self._key_limits(group, key), digest=key.digest)
+        weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(route.plan.groups)
+        rows = (_KEY, key.digest, _ENDPOINT, slug, _PRICE, slug)
+        self._cache.put((key.digest, slug), Entry(route, weight, rows, generation, group.path, slug))
+        return route
+
+    def _key_limits(self, group: CallingGroup, key: KeyRow) -> tuple[Plan, ...]:
+        """The plan of the key's rate limits: the same object for all its slugs, so that their calls travel together."""
+        plans: tuple[Plan, ...] | None = self._cache.get((_KEY, key.digest))
+        if plans is None:
+            limits = () if key.settings is None else key.settings.rate_limits
+            plans = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
+            self._cache.put((_KEY, key.digest), Entry(plans, _SPEND_WEIGHT, (_KEY, key.digest), self._cache.generation))
+        return plans
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
@@ -386,6 +414,21 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         name = type(error).__name__
         log.warning("Skipped a %s row that this version cannot read (%s). Update this proxy.", kind, name)
         return None
+
+
+def _key(digest: str, body: bytes) -> KeyRow:
+    """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
+    try:
+        return KeyRow.from_wire(digest, orjson.loads(body))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise PolicyUnavailableError(_unreadable("a key", error)) from None
+
+
+def _holder(key: KeyRow, workspace: WorkspaceRow | None, group: CallingGroup | None) -> KeyHolder:
+    try:
+        return KeyHolder(key, workspace, group)
+    except (ValueError, TypeError) as error:
+        raise PolicyUnavailableError(_unreadable("a key", error)) from None
 
 
 def _unreadable(what: str, error: Exception) -> str:

@@ -119,14 +119,13 @@ class CompiledPlan:
     """A plan encoded for Redis, the take that this tick's requests join, and the last refusal while it is repeated."""
 
     __slots__ = ("_after_stamp", "_argument_count", "_before_stamp", "_buckets", "_closed", "_columns", "_further",
-                 "_names", "_token_buckets", "is_tier", "place", "plan", "refusal", "refused_at", "refused_until",
+                 "_names", "_token_buckets", "place", "plan", "refusal", "refused_at", "refused_until",
                  "slot", "take", "template")  # fmt: skip
 
-    def __init__(self, plan: Plan, template: TakeTemplate, is_tier: bool) -> None:
+    def __init__(self, plan: Plan, template: TakeTemplate) -> None:
         self.plan = plan
         self.slot = slot_of(plan.key.encode())
         self.template = template
-        self.is_tier = is_tier
         self.take: Take | None = None
         self.refusal: LimitHit | None = None
         self.refused_at = 0.0
@@ -254,7 +253,7 @@ class CompiledPlan:
         would still refuse until `sent_at` + wait - 1 ms.
         """
         hard_retry_after_ms = hit.hard_retry_after_ms
-        is_soft = self.is_tier or hard_retry_after_ms == 0
+        is_soft = hard_retry_after_ms == 0
         if is_soft:
             kept_ms = min(hit.retry_after_ms, SOFT_REFUSAL_MAX_MS)
         else:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import hiredis
@@ -21,7 +21,7 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation, Settlement
 from policy.limits.take_numbers import NO_DEADLINE_MS
 from policy.limits.windows import lease_ms
-from proxy.accounting.reservations import LimitHit, LimitStatus, Taken
+from proxy.accounting.reservations import LimitHit, LimitStatus, Places, Taken
 from proxy.edges.recently_used import RecentlyUsed
 from proxy.edges.redis.admission_requests import Answer, CompiledPlan, Take, TakeTemplate
 from proxy.edges.redis.held_places import HeldPlaces
@@ -157,23 +157,23 @@ class RedisCounters:
         pending = self._settlements.oldest_pending(self._incarnation)
         return self._settlements.last_number if pending is None else pending - 1
 
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit:
         """Admit one call against all bounds of `plan`. If one refuses, nothing is counted.
 
-        `tier`: the workspace's limits for the model API (policy/limits/tiers.py), in another hash. Taken first, and
-        given back if the plan refuses. A plan without bounds needs no Redis.
+        `further`: plans of other hashes that bind the call, too: the workspace's tier for the model API
+        (policy/limits/tiers.py), the limits of its key. A plan without bounds needs no Redis.
         """
-        question = self.ask(plan, estimate, tier)
+        question = self.ask(plan, estimate, further)
         try:
             return await question
         except asyncio.CancelledError:
             self.abandon(question)
             raise
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
         """Begin a take. Await what this returns at once; if that is cancelled, `abandon` it."""
-        if tier is not None:
-            return self._take_with_tier(tier, plan, estimate)
+        if further:
+            return self._take_all((*further, plan), estimate)
         answer: Answer = self._loop.create_future()
         if not plan.groups:
             answer.set_result(Taken())
@@ -229,25 +229,36 @@ class RedisCounters:
         """
         await self._settlements.replay(incarnation, settlements)
 
-    async def _take_with_tier(self, tier: Plan, plan: Plan, estimate: Estimate) -> Taken | LimitHit:
-        compiled = self._plans.get(id(tier))
-        if compiled is None or compiled.plan is not tier:
-            self._compile(tier, is_tier=True)
-        ceiling = await self.take(tier, estimate)
-        if isinstance(ceiling, LimitHit):
-            return ceiling
-        admitted = False
-        try:
-            granted = await self.take(plan, estimate)
-            admitted = isinstance(granted, Taken)
-        finally:
-            if not admitted:
-                self.give_back(ceiling)
-        return _combined(ceiling, granted) if isinstance(granted, Taken) else granted
+    async def _take_all(self, plans: Sequence[Plan], estimate: Estimate) -> Taken | LimitHit:
+        """Take from all plans in one tick, each at its own server. Unless all admit, return what any of them took.
 
-    def _compile(self, plan: Plan, *, is_tier: bool = False) -> CompiledPlan:
+        Of several refusals the first plan's counts, but one from memory before all: then nothing is sent.
+        """
+        questions: list[Awaitable[Taken | LimitHit]] = []
+        takes: list[Taken] = []
+        try:
+            for plan in plans:
+                question = self.ask(plan, estimate)
+                questions.append(question)
+                refusal = question.result() if isinstance(question, asyncio.Future) and question.done() else None
+                if isinstance(refusal, LimitHit):
+                    return refusal
+            for question in questions:
+                answer = await question
+                if isinstance(answer, LimitHit):
+                    return answer
+                takes.append(answer)
+            return _combined(takes)
+        finally:
+            if len(takes) < len(plans):
+                for question in questions:
+                    if isinstance(question, asyncio.Future):
+                        question.cancel()  # the take of one that is not answered is returned when it is
+                    self.abandon(question)
+
+    def _compile(self, plan: Plan) -> CompiledPlan:
         """Compile a plan and cache it by identity: the directory makes a new plan when policy has changed."""
-        compiled = CompiledPlan(plan, self._template, is_tier)
+        compiled = CompiledPlan(plan, self._template)
         self._plans.put(id(plan), compiled)
         return compiled
 
@@ -405,14 +416,20 @@ class RedisCounters:
         self.spend.redis_is_back()
 
 
-def _combined(ceiling: Taken, granted: Taken) -> Taken:
-    requests, tokens = map(_tighter, ceiling.tightest(), granted.tightest())
+def _combined(takes: Sequence[Taken]) -> Taken:
+    """The takes of one call as one. The header fields tell of the tightest limits of all."""
+    requests = tokens = None
+    for take in takes:
+        own_requests, own_tokens = take.tightest()
+        requests = _tighter(requests, own_requests)
+        tokens = _tighter(tokens, own_tokens)
+    places = [take.place for take in takes if take.place is not None]
     return Taken(
-        ceiling.reservations + granted.reservations,
-        ceiling.returnable + granted.returnable,
+        tuple(chain.from_iterable(take.reservations for take in takes)),
+        tuple(chain.from_iterable(take.returnable for take in takes)),
         rate_limit_lines(requests, tokens),
         lambda: (requests, tokens),
-        granted.place,
+        Places(places) if len(places) > 1 else next(iter(places), None),
     )
 
 

@@ -84,7 +84,7 @@ def call(world: World, tree: int = 0, slug: str = "acme/0001") -> None:
     holder = world.directory.key_holder(f"key_{tree:03}_{MAX_DEPTH - 1}")
     assert holder is not None
     assert holder.group is not None
-    route = world.directory.slug_route(holder.group, slug)
+    route = world.directory.slug_route(holder.group, holder.key, slug)
     assert route is not None
     assert len(route.plan.bounds) == MAX_DEPTH
 

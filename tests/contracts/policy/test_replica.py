@@ -76,7 +76,10 @@ class World:
 
 def route_of(directory: SnapshotDirectory, group_id: str, slug: str) -> SlugRoute | None:
     group = directory.group(group_id)
-    return None if group is None else directory.slug_route(group, slug)
+    if group is None:
+        return None
+    caller = KeyRow("any key of the group", "tg_prefix", KeyKind.FEDERATED, group.workspace_id, group_id)
+    return directory.slug_route(group, caller, slug)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def plan(world: World, slug: str = "acme/a") -> SpendPlan | None:
     holder = world.directory.key_holder("d")
     assert holder is not None
     assert holder.group is not None
-    route = world.directory.slug_route(holder.group, slug)
+    route = world.directory.slug_route(holder.group, holder.key, slug)
     assert route is not None
     assert route.spend == holder.group.spend
     return route.spend
@@ -131,7 +131,7 @@ def test_route_of_a_call_whose_body_came_slowly_has_the_limits_of_now(
     assert holder.group is not None
     world.publish(spending("root", None, DAY_5))
     for _ in range(2):
-        route = world.directory.slug_route(holder.group, "acme/a")
+        route = world.directory.slug_route(holder.group, holder.key, "acme/a")
         assert route is not None
         assert route.spend is not None
         assert [bound.limit for bound in route.spend.bounds] == [DAY_5]

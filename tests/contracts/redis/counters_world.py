@@ -47,7 +47,7 @@ class Counters(Protocol):
 
     async def start(self) -> None: ...
     async def close(self) -> None: ...
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit: ...
+    async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit: ...
     @property
     def numbers(self) -> Iterator[int]: ...
     def settle(self, reservation: Reservation, *, number: int, actual_tokens: int) -> None: ...
@@ -77,13 +77,13 @@ class World:
         while isinstance(self.counters, RedisCounters) and pending_settlements(self.counters):
             await asyncio.sleep(0.001)
 
-    async def admit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None, *, margin: int = 0) -> Taken:
-        answer = await self.counters.take(plan, Estimate(estimate, margin), tier=tier)
+    async def admit(self, plan: Plan, estimate: int = 1, *further: Plan, margin: int = 0) -> Taken:
+        answer = await self.counters.take(plan, Estimate(estimate, margin), further)
         assert isinstance(answer, Taken), answer
         return answer
 
-    async def hit(self, plan: Plan, estimate: int = 1, tier: Plan | None = None, *, margin: int = 0) -> LimitHit:
-        answer = await self.counters.take(plan, Estimate(estimate, margin), tier=tier)
+    async def hit(self, plan: Plan, estimate: int = 1, *further: Plan, margin: int = 0) -> LimitHit:
+        answer = await self.counters.take(plan, Estimate(estimate, margin), further)
         assert isinstance(answer, LimitHit), answer
         return answer
 

@@ -79,8 +79,8 @@ async def other(server: RedisServer, own: "redis.Redis") -> AsyncIterator[RedisC
     await new_counters.close()
 
 
-async def outcomes(counters: RedisCounters, plan: Plan, calls: int, tier: Plan | None = None) -> list[type]:
-    takes = (counters.take(plan, Estimate(10), tier) for _ in range(calls))
+async def outcomes(counters: RedisCounters, plan: Plan, calls: int, *further: Plan) -> list[type]:
+    takes = (counters.take(plan, Estimate(10), further) for _ in range(calls))
     return [type(answer) for answer in await asyncio.gather(*takes, return_exceptions=True)]
 
 

@@ -204,7 +204,7 @@ async def test_tier_returned_in_memory_is_not_settled_in_redis(
     tier = tier_plan("ws", Tier(30, 30_000))
     plan = simple(rpm=3)
     await lose(server, workers)
-    answers = [await workers[0].take(plan, Estimate(10), tier=tier) for _ in range(8)]
+    answers = [await workers[0].take(plan, Estimate(10), [tier]) for _ in range(8)]
     assert [type(answer) for answer in answers] == [Taken] + [LimitHit] * 7
     for answer in answers[:1]:
         assert isinstance(answer, Taken)

@@ -19,6 +19,7 @@ from typing import Any
 
 from policy.credentials import KeyKind
 from policy.endpoints import Target
+from policy.keys.settings import KeySettings
 from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
@@ -115,9 +116,9 @@ def price_row(*, input: str, output: str, tiers: Mapping[str, str]) -> Row:
     return Row("price", SLUG, 1, PriceRow(SLUG, "ws_1", (price,)).to_wire())
 
 
-def key_row(group_id: str = "grp_2") -> Row:
+def key_row(group_id: str = "grp_2", settings: KeySettings | None = None) -> Row:
     """The callers' key, of this group."""
-    key = KeyRow(sha256(KEY.encode()).hexdigest(), KEY[:12], KeyKind.FEDERATED, "ws_1", group_id)
+    key = KeyRow(sha256(KEY.encode()).hexdigest(), KEY[:12], KeyKind.FEDERATED, "ws_1", group_id, settings)
     return Row("key", key.digest, 1, key.to_wire())
 
 
@@ -157,6 +158,8 @@ class CannedWorker:
 
     def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path, *reads: bytes) -> None:
         self.loop = loop
+        self.now_ms = int(time() * 1000)
+        """The time by which keys expire."""
         path = scratch / "replica.db"
         self._replica = PolicyReplica(path)
         stack.callback(self._replica.close)
@@ -189,6 +192,7 @@ class CannedWorker:
             output_estimates=OutputEstimates(),
             meters=self.meters,
             dispatch=DispatchSettings({"VENDOR_B": "http://127.0.0.1:9999"}),
+            now_ms=lambda: self.now_ms,
         )
         self.server = HttpServer(Pipeline(parts).handle)
         self.server.loop = loop

@@ -1,7 +1,7 @@
 """Parts of the pipeline that record spans: each wraps one of the worker's parts, and does nothing else."""
 
 from asyncio import CancelledError, Future
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
 
@@ -58,8 +58,8 @@ class TracedCounters:
         self.settle = counters.settle
         self.give_back = counters.give_back
 
-    def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Awaitable[Taken | LimitHit]:
-        question = self._ask(plan, estimate, tier)
+    def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Awaitable[Taken | LimitHit]:
+        question = self._ask(plan, estimate, further)
         call = current_call()
 
         return question if call is None or not call.is_recorded else self._awaited(question, call.child("admit"))

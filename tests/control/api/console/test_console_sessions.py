@@ -18,6 +18,7 @@ from control.resources.console import console_sessions
 from control.retention import RetentionDays, delete_old_records
 from control.throttle import Allowance
 from policy.credentials import prefix_of
+from policy.keys.permissions import Permission, roles_with
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
 from tests.control.plane import ControlPlane, Json, running_plane
 
@@ -37,12 +38,16 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
     browser = await logged_in(plane)
     session = (await browser.get(SESSION)).ok()
     assert session.pop("expires_at").endswith("Z")
+    assert session.pop("roles_that_may") == {one.value: [role.value for role in roles_with(one)] for one in Permission}
     assert session == {
         "kind": "WORKSPACE_MANAGE_ALL",
         "prefix": plane.key.partition(".")[0],
         "name": "first key",
         "workspace": {"id": plane.workspace_id, "name": "workspace acme", "prefixes": ["acme"]},
         "group": None,
+        "person": None,
+        "role": "admin",
+        "may": sorted(Permission),
         "may_manage": True,
         "onboarded": True,
         "inference_url": None,
@@ -105,6 +110,7 @@ async def test_federated_session_names_its_group_and_opens_nothing_of_the_manage
     browser = await logged_in(plane, key)
     session = (await browser.get(SESSION)).ok()
     assert (session["kind"], session["may_manage"]) == ("FEDERATED", False)
+    assert (session["role"], session["may"]) == (None, [])
     assert session["group"] == {"id": group["id"], "external_entity_id": "blue", "name": None}
     for path in (GROUPS, f"{GROUPS}/{group['id']}", f"{GROUPS}/{group['id']}/usage", "/v1/secrets", "/v1/audit_events"):
         (await browser.get(path)).refused(403, "FEDERATED_KEY")

@@ -1,0 +1,25 @@
+"""The limits of a key, over all its slugs: the name by which they are counted, in the hash of the key's tree.
+
+See docs/reference/limits.md#limits-of-keys.
+"""
+
+from policy.limits.effective import Plan, plan_of_limits
+from policy.limits.limit import Limit
+from policy.spend.spend_hash import spend_key
+
+_KEY = "key_"
+
+
+def key_name(bucket: str) -> str:
+    """The name that counts what the keys of a rotation use: `bucket` is the prefix of the first. No group has it."""
+    return _KEY + bucket
+
+
+def key_of_name(name: str) -> str | None:
+    """The prefix of the key that has this name. None: it is that of a group."""
+    return name.removeprefix(_KEY) if name.startswith(_KEY) else None
+
+
+def key_plan(root_group: str, bucket: str, limits: tuple[Limit, ...]) -> Plan:
+    """The plan of a key's own limits. Its hash also counts what the tree of its group spends."""
+    return plan_of_limits("", key_name(bucket), spend_key(root_group), limits)
