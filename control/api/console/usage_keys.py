@@ -16,6 +16,7 @@ from control.api.federated_keys.settings import ExpiryTime, Networks
 from control.api.protocol.bodies import read_query, valid_body
 from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
+from control.api.protocol.operations import path_parameters
 from control.api.protocol.schemas import Name, PageQueryV1, RequestV1
 from control.dependencies import Store
 from control.records.audit import Actor
@@ -82,7 +83,7 @@ async def _rotate(request: web.Request, view: UsageView) -> web.Response:
     customer = _customer(request, view)
     body = await _body(request, view, RotateKeyRequestV1)
     assert isinstance(body, RotateKeyRequestV1)
-    prefix = request.match_info["prefix"]
+    prefix = path_parameters(request)["prefix"]
     rotation = await usage_keys.rotate_customer_key(_store(request, customer), customer, prefix, body.overlap_seconds)
     replaces = {"prefix": rotation.replaced.prefix, "expires_at": time_text(rotation.end_ms)}
     return _answer({"api_key": rotation.key, **_shown(rotation.record), "replaces": replaces})
@@ -91,7 +92,7 @@ async def _rotate(request: web.Request, view: UsageView) -> web.Response:
 async def _delete(request: web.Request, view: UsageView) -> web.Response:
     customer = _customer(request, view)
     await request.app[DEPENDENCIES].throttle.check_customer_keys(view.group.id)
-    prefix = request.match_info["prefix"]
+    prefix = path_parameters(request)["prefix"]
     await usage_keys.revoke_customer_key(_store(request, customer), customer, prefix)
     return _answer({"prefix": prefix, "deleted": True})
 
