@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from control.edges.sql.tables import api_keys, published
-from control.throttle import CUSTOMER_KEYS
+from control.throttle import Allowance
 from policy.credentials import digest_of
 from policy.snapshot import KeyRow
 from tests.control.api.console.browser import Browser, logged_in
@@ -307,11 +307,13 @@ async def test_a_cursor_is_of_one_groups_list(sqlite_portal: ControlPlane) -> No
     (await other.get(f"{KEYS}?cursor={cursor}")).refused(400)
 
 
-async def test_changes_have_a_rate(sqlite_portal: ControlPlane) -> None:
+async def test_changes_have_a_rate(sqlite_portal: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("control.throttle.CUSTOMER_KEYS", Allowance("customer_keys", 3, 3_600_000))
     browser, path, _ = await customer(sqlite_portal)
     other, _, _ = await customer(sqlite_portal, "other")
-    answers = [await browser.ask("DELETE", f"{KEYS}/tg_none") for _ in range(CUSTOMER_KEYS.requests)]
+    answers = [await browser.ask("DELETE", f"{KEYS}/tg_none") for _ in range(3)]
     assert {answer.status for answer in answers} == {404}
-    (await browser.ask("POST", KEYS, {})).refused(429, "RATE_LIMITED")
+    assert (await browser.ask("POST", KEYS, {})).refused(429, "RATE_LIMITED")["retry_after"] > 1
+    (await browser.get(KEYS)).ok()
     (await other.ask("POST", KEYS, {})).ok()
     assert len((await sqlite_portal.get(path)).ok()["items"]) == 1
