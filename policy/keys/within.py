@@ -16,7 +16,8 @@ def excess_of(settings: KeySettings, bounds: KeySettings) -> str | None:
 
     Limits of the key's own count as equal only if they are: whether both keys share the counters is another question.
     """
-    if bounds.expires_at_ms is not None and (settings.expires_at_ms or bounds.expires_at_ms + 1) > bounds.expires_at_ms:
+    end_ms = settings.expires_at_ms
+    if bounds.expires_at_ms is not None and (end_ms is None or end_ms > bounds.expires_at_ms):
         return "expires_at"
     if bounds.allowed_ips and not _are_within(settings.allowed_ips, bounds.allowed_ips):
         return "allowed_ips"

@@ -18,7 +18,7 @@ from control.api.protocol.dependencies import DEPENDENCIES
 from control.api.protocol.errors import ProblemError
 from control.api.protocol.operations import path_parameters
 from control.api.protocol.schemas import Name, PageQueryV1, RequestV1
-from control.dependencies import Store
+from control.dependencies import Dependencies, Store
 from control.records.audit import Actor
 from control.records.policy import KeyRecord
 from control.records.times import time_text
@@ -26,7 +26,6 @@ from control.resources.changes.shown import shown_key_name, shown_key_settings
 from control.resources.console import usage_keys
 from control.resources.console.usage_keys import CustomerKeys, WishedKey
 from control.resources.federated_keys.rules import GroupKeys
-from control.settings import Settings
 
 _CURSOR_KIND = "customer keys"
 _PATH = "/console/usage/keys"
@@ -42,9 +41,9 @@ class CreateCustomerKeyRequestV1(RequestV1):
     allowed_ips: Networks | None = None
 
 
-def manages_keys(settings: Settings, view: UsageView) -> bool:
+def manages_keys(dependencies: Dependencies, view: UsageView) -> bool:
     """Return whether a viewer may manage keys: the operator lets customers do it, and he logged in with a key."""
-    return settings.portal_keys and view.prefix is not None
+    return dependencies.settings.portal_keys and view.prefix is not None
 
 
 async def _list(request: web.Request, view: UsageView) -> web.Response:
@@ -99,7 +98,7 @@ async def _delete(request: web.Request, view: UsageView) -> web.Response:
 
 def _customer(request: web.Request, view: UsageView) -> CustomerKeys:
     """The group's keys, if the operator lets its people manage them; 404 otherwise."""
-    if not manages_keys(request.app[DEPENDENCIES].settings, view) or view.prefix is None:
+    if not manages_keys(request.app[DEPENDENCIES], view) or view.prefix is None:
         raise ProblemError(404, "NOT_FOUND", "Keys are managed by whoever runs this Tollgate; ask them for one")
     return CustomerKeys(GroupKeys(view.workspace_id, view.group.id), view.prefix)
 

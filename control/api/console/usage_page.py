@@ -55,7 +55,7 @@ async def _data(request: web.Request, view: UsageView) -> web.Response:
     if dependencies.settings.portal_cost:
         sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
         money = await read_page_money(sources, view.workspace_id, view.group)
-    members = _shown(view.group, page, money) | {"manages_keys": manages_keys(dependencies.settings, view)}
+    members = _shown(view.group, page, money) | {"manages_keys": manages_keys(dependencies, view)}
     return web.json_response(members, headers=NOT_STORED)
 
 
