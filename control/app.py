@@ -37,7 +37,9 @@ from control.api.console import (
 )
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
+from control.api.federated_keys import spend as key_spend
 from control.api.find import all_keys, matches
+from control.api.identity import internal_refresh, provider
 from control.api.platform import (
     deployment_actions,
     deployment_logs,
@@ -77,6 +79,7 @@ from control.api.uploads import downloads, objects, upload_credentials
 from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
+from control.edges.issuer_client import IssuerClient
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
@@ -108,6 +111,7 @@ from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
+from control.resources.identity.refreshing import KeyRefresher
 from control.resources.logs import LogBounds, Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.wake_sender import WakeSender
@@ -166,8 +170,10 @@ OPERATIONS: tuple[Operation, ...] = (
     *endpoints.OPERATIONS,
     *groups.OPERATIONS,
     *federated_keys.OPERATIONS,
+    *key_spend.OPERATIONS,
     *keys.OPERATIONS,
     *secrets.OPERATIONS,
+    *provider.OPERATIONS,
     *models.OPERATIONS,
     *deployments.OPERATIONS,
     *deployment_actions.OPERATIONS,
@@ -229,6 +235,8 @@ def build(settings: Settings) -> web.Application:
     alerts = AlertWatch(store, sources, metrics.limit_alert)
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
+    issuers = IssuerClient(settings.egress_rules, settings.egress_ca_file)
+    key_refresher = KeyRefresher(store, issuers)
     app[DEPENDENCIES] = Dependencies(
         settings=settings,
         store=store,
@@ -251,6 +259,7 @@ def build(settings: Settings) -> web.Application:
         alerts=alerts,
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
+        key_refresher=key_refresher,
         counters=counters,
         spend=spend,
         balances=spend,
@@ -263,6 +272,7 @@ def build(settings: Settings) -> web.Application:
         [_redis(redis, hints), _database, _secret_keys, _last_used, _housekeeping, _collector, _webhooks]
     )
     app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
+    app.cleanup_ctx.append(_provider_keys(key_refresher, issuers))
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_inference)
@@ -290,7 +300,7 @@ def _add_routes(app: web.Application) -> None:
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
     internal += (*internal_training.ROUTES, *internal_traffic.ROUTES, *internal_machines.ROUTES)
-    internal += tuple(internal_requests.ROUTES)
+    internal += (*internal_requests.ROUTES, *internal_refresh.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *usage_keys.ROUTES)
@@ -417,6 +427,16 @@ async def _webhooks(app: web.Application) -> AsyncIterator[None]:
     yield
     await cancelled(task)
     await client.close()
+
+
+def _provider_keys(refresher: KeyRefresher, issuers: IssuerClient) -> Lifetime:
+    async def life(_app: web.Application) -> AsyncIterator[None]:
+        async with running(refresher.run):
+            yield
+        await refresher.close()
+        await issuers.close()
+
+    return life
 
 
 def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -> Lifetime:

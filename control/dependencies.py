@@ -19,6 +19,7 @@ from control.resources.billing_events import EventReader
 from control.resources.console.call_places import CallPlaces
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
+from control.resources.identity.refreshing import KeyRefresher
 from control.resources.logs import Logs
 from control.resources.platform.load_reports import LoadReports
 from control.resources.platform.loads import LoadBook
@@ -71,6 +72,7 @@ class Dependencies:
     alerts: AlertWatch
     policy_pages: SharedWork[FeedReader, Sequence[bytes]]
     older_proxies: OlderProxies
+    key_refresher: KeyRefresher
     counters: UsageCounters | None = None
     spend: SpendSource | None = None
     balances: BalanceSource | None = None

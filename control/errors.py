@@ -110,6 +110,10 @@ class GroupNotFoundError(NotFoundError):
     """group not found"""
 
 
+class IdentityProviderNotFoundError(NotFoundError):
+    """the workspace has no identity provider; PUT one here"""
+
+
 class BalanceNotFoundError(NotFoundError):
     """the group has no balance of its own; its first credit makes one"""
 
@@ -271,6 +275,11 @@ class TooManyKeysError(ConflictError):
 
 class ExternalEntityIdTakenError(ConflictError):
     """metadata.external_entity_id is taken by another group of this workspace"""
+
+
+class IdentityProviderTakenError(ConflictError):
+    """issuer: another workspace has the identity provider with this issuer and this audience, and a token must name
+    one workspace; have your tokens issued for another audience, or ask the operator of this installation"""
 
 
 class SecretInUseError(ConflictError):

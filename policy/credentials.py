@@ -14,6 +14,9 @@ KEY_PREFIX = "tg_"
 PREFIX_CHARS = 12
 _KEY_PATTERN = re.compile(r"tg_[A-Za-z0-9]{12}\.[A-Za-z0-9_-]{27,}")
 REGISTERED_PREFIX = "own_"
+TOKEN_PREFIX = "jwt_"  # noqa: S105 (public)
+TOKEN_ID = "token:"  # noqa: S105 (public)
+"""The beginning of the name of a token's holder. Those of keys are digests alone."""
 REGISTERED_PATTERN = "[!-~]{24,256}"
 """The form of a key that can be registered. Those in the form of a JWT or of ours are refused beside it."""
 _REGISTERED = re.compile(REGISTERED_PATTERN)
@@ -59,15 +62,35 @@ def prefix_of(key: str) -> str:
     return key.partition(".")[0] if _KEY_PATTERN.fullmatch(key) else ""
 
 
+def is_key_prefix(prefix: str) -> bool:
+    """Return whether the prefix in an event is that of a key, minted here or registered."""
+    return prefix.startswith((KEY_PREFIX, REGISTERED_PREFIX))
+
+
 def unregistrable(key: str) -> str:
     """The reason why nobody can register `key` as a key of one's own; empty if one can. Never quotes it."""
     if not _REGISTERED.fullmatch(key):
         return "must be 24 to 256 visible ASCII characters, without spaces"
     if key.startswith(KEY_PREFIX):
         return f"must not begin with {KEY_PREFIX}: such keys are minted here, by POST on the list of keys"
-    if _JWT.fullmatch(key):
+    if is_token(key):
         return "must not be three parts of base64url with dots between them, the form of a JWT"
     return ""
+
+
+def is_token(credential: str) -> bool:
+    """Return whether a credential has the form of a JWT. Such ones are never keys, and keys are never tokens."""
+    return not credential.startswith(KEY_PREFIX) and _JWT.fullmatch(credential) is not None
+
+
+def credential_id(credential: str) -> str:
+    """The name by which the holder of a credential is kept. No token has the name of a key, nor the other way."""
+    return TOKEN_ID + digest_of(credential) if is_token(credential) else digest_of(credential)
+
+
+def token_prefix(subject: str) -> str:
+    """The public name of the caller with a token of this subject."""
+    return TOKEN_PREFIX + digest_of(subject)[:PREFIX_CHARS]
 
 
 def registered_prefix(key: str) -> str:

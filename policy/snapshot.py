@@ -42,6 +42,7 @@ class RowKind(StrEnum):
     SECRET = "secret"  # noqa: S105  id: secret id
     MODEL = "model"  # id: model id
     PRICE = "price"  # id: slug
+    IDENTITY_PROVIDER = "identity_provider"  # id: `policy.identity.providers.provider_id`
 
 
 @dataclass(frozen=True, slots=True)

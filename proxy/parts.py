@@ -11,11 +11,13 @@ from typing import Protocol
 
 from policy.billing import MAX_REPORTED_TOKENS
 from policy.endpoints import Target
+from policy.identity.providers import IdentityProviderRow
+from policy.identity.tokens import UnverifiedToken
 from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate, Reservation
 from policy.limits.tiers import DEFAULT_TIERS, Tier
-from policy.snapshot import EndpointRow, KeyRow, ModelRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, Wire, WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.journaled_call import JournaledCall, UnwrittenRecord
@@ -27,6 +29,7 @@ from proxy.answers import Headers
 from proxy.async_requests.queues import RequestQueue
 from proxy.async_requests.requests import DeploymentRef
 from proxy.async_requests.states import Status
+from proxy.callers.address_ranges import AddressRanges
 from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.dialects.dialect_attempt import DialectAttempt
@@ -58,6 +61,23 @@ class Directory(Protocol):
 
     async def confirm_unknown(self, *, may_be_ours: bool = True) -> None:
         """Wait until control has confirmed the policy replica. Rate-limited. `may_be_ours`: as for `Confirmer`."""
+
+    def identity_provider(self, id: str) -> IdentityProviderRow | None: ...
+
+    async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
+        """As the function of that name, beside the loop."""
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Have the keys of an identity provider fetched, unless that was just done, and wait for policy with them.
+
+        Return whether it was done. Rate-limited.
+        """
+
+    def token_holder(self, provider: IdentityProviderRow, entity: str, key: KeyRow) -> KeyHolder | None:
+        """Find the group of that external id, and keep the holder of a verified token by `key.digest`.
+
+        `key`: the row of its key, without the group. None without such a group, or if the provider has changed.
+        """
 
     # route
 
@@ -408,6 +428,8 @@ class Parts:
     model_host_suffix: str = ""
     now_ms: Callable[[], int] = _machine_time_ms
     """The time by which terms of callers end, in ms since 1970. It never goes back: `LatestTime`."""
+    trusted_proxies: AddressRanges = field(default_factory=AddressRanges)
+    """The peers that are believed when they name the caller's address."""
     look_mark: str = field(default="", repr=False)
     """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None

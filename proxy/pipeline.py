@@ -15,6 +15,7 @@ from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
 from proxy.answers import Answered, EndCause
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.capacity.worker_capacity import Capacity
 from proxy.directory_values import Identified
 from proxy.errors import CallerGoneError
@@ -28,6 +29,7 @@ from proxy.replicas.replica_calls import CallEnded
 from proxy.stages import admit, async_requests, authenticate, count_tokens, dispatch, invoke, relay, route, settle
 from proxy.stages.receive import Receive
 from proxy.stages.spend_admission import AdmitSpend
+from proxy.stages.token_callers import TokenCallers
 from proxy.time_slices import Slices
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ class Pipeline:
         self._on_exhausted = parts.on_exhausted
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
-        self._authenticate = authenticate.Authenticate(parts.directory, parts.now_ms)
+        tokens = TokenCallers(parts.directory, parts.now_ms)
+        addresses = CallerAddresses(parts.trusted_proxies)
+        self._authenticate = authenticate.Authenticate(parts.directory, tokens, parts.now_ms, addresses)
         self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))

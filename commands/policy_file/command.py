@@ -20,6 +20,7 @@ from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.export import export_value, owner_to_export
 from commands.policy_file.planning import Action, Consent, Plan, make_plan
 from commands.policy_file.reading import (
+    read_all_keys,
     read_keys,
     read_last_changes,
     read_losses,
@@ -159,7 +160,7 @@ def export(connection: Connection, name: str | None) -> None:
 
     With --json it is the same file as JSON, which is YAML too. It holds what the owner NAME or no policy file owns.
     """
-    workspace = replace(_read(connection, {}), keys=connection.run(read_keys))
+    workspace = replace(_read(connection, {}), keys=connection.run(read_all_keys))
     try:
         value, rest = export_value(workspace, owner_to_export(workspace) if name is None else name)
         read_value(value)

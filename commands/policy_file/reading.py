@@ -81,8 +81,18 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
     return equal
 
 
+async def read_all_keys(client: Client) -> dict[str, list[GroupKey]]:
+    """The keys of all groups; none where control is of a version without such a list, and without settings."""
+    try:
+        return await read_keys(client)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return {}
+
+
 async def read_keys(client: Client, groups: Collection[str] | None = None) -> dict[str, list[GroupKey]]:
-    """The keys of groups, by their external ids. None: of all groups. A control of older versions shows no settings."""
+    """The keys of groups, by their external ids. None: of all groups."""
     entities = list(groups) if groups is not None and len(groups) <= _FEW_GROUPS else [None]
     keys: dict[str, list[GroupKey]] = {}
     for entity in entities:

@@ -9,6 +9,7 @@ See docs/reference/management-api.md#egress-rules.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import aiohttp
 from yarl import URL
@@ -26,6 +27,7 @@ from runtime.http.checked_dialling import (
 )
 
 _READ_BYTES = 4096
+T = TypeVar("T")
 Resolve = Callable[[str], Awaitable[list[Address]]]
 
 
@@ -61,8 +63,16 @@ class Posted:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The outcome of a GET. `error` is for customers, and empty if the answer is a 2xx and came whole."""
+
+    body: bytes = b""
+    error: str = ""
+
+
 class EgressClient:
-    """Posts to URLs whose text `check_url` allows, within `timeout_s`. `agent`: the User-Agent."""
+    """Calls URLs whose text `check_url` allows, within `timeout_s`. `agent`: the User-Agent."""
 
     def __init__(
         self, egress: Egress, agent: str, check_url: Callable[[str, EgressRules], object], timeout_s: float
@@ -73,32 +83,55 @@ class EgressClient:
         self._timeout_s = timeout_s
         self._tls = trusting(egress.ca_file)
         self._session: aiohttp.ClientSession | None = None
-        self._exhaustion = Exhaustion("messages to webhooks or wake hooks were not sent; they are tried again")
+        self._exhaustion = Exhaustion(
+            "calls to webhooks, wake hooks or identity providers were not made; they are tried again"
+        )
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         """Make one attempt. Raises nothing, whatever the receiver does."""
+        posted = await self._attempt(url, lambda: self._send(url, headers, body))
+        return Posted(error=posted) if isinstance(posted, str) else posted
+
+    async def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Document:
+        """Make one attempt to get a document of at most `max_bytes`. Raises nothing, whatever the server does."""
+        document = await self._attempt(url, lambda: self._fetch(url, headers, max_bytes))
+        return Document(error=document) if isinstance(document, str) else document
+
+    async def _attempt(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T | str:
+        """The outcome of one attempt, or what went wrong."""
         try:
             self._check_url(url, self._egress.rules)
             async with asyncio.timeout(self._timeout_s):
-                return await self._send(url, headers, body)
+                return await attempt()
         except HostRuleError:
-            return Posted(error="the URL may not be called")
+            return "the URL may not be called"
         except TimeoutError:
-            return Posted(error="no answer in time")
+            return "no answer in time"
         except Exception as failure:
             if (shortage := _shortage(failure)) is not None:
                 self._exhaustion.note(shortage)
-                return Posted(error="the sender has run out of file descriptors, memory or threads")
+                return "the sender has run out of file descriptors, memory or threads"
             if not isinstance(failure, (aiohttp.ClientError, OSError)):
                 raise
-            return Posted(error=describe(failure))
+            return describe(failure)
 
     async def _send(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         sent_url = URL(url, encoded=True)  # exactly the text that was checked
         async with self._open().post(sent_url, headers=headers, data=body, allow_redirects=False) as answer:
             await answer.content.read(_READ_BYTES)  # the rest is not read; the connection is closed
-        error = "" if 200 <= answer.status < 300 else f"answered {answer.status}"
-        return Posted(answer.status, answer.headers, error)
+        return Posted(answer.status, answer.headers, _error_of(answer.status))
+
+    async def _fetch(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Document:
+        sent_url = URL(url, encoded=True)
+        async with self._open().get(sent_url, headers=headers, allow_redirects=False) as answer:
+            if error := _error_of(answer.status):
+                return Document(error=error)
+            body = bytearray()
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > max_bytes:
+                    return Document(error=f"answered more than {max_bytes} bytes")
+        return Document(bytes(body))
 
     async def close(self) -> None:
         if self._session is not None:
@@ -108,6 +141,10 @@ class EgressClient:
         if self._session is None:
             self._session = checked_session(self._egress.places, self._tls, self._agent, reuse=self._egress.reuse)
         return self._session
+
+
+def _error_of(status: int) -> str:
+    return "" if 200 <= status < 300 else f"answered {status}"
 
 
 def _shortage(failure: Exception) -> BaseException | None:

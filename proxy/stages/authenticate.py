@@ -6,9 +6,20 @@ See docs/reference/management-api.md#federated-keys.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from policy.credentials import credentials_in, digest_of, prefix_of, unregistrable
+from policy.credentials import (
+    TOKEN_ID,
+    KeyKind,
+    credential_id,
+    credentials_in,
+    digest_of,
+    is_token,
+    prefix_of,
+    unregistrable,
+)
 from policy.keys.permissions import Permission, permissions_of
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
@@ -24,12 +35,22 @@ from proxy.refusals import (
 )
 
 
+class Tokens(Protocol):
+    """Identifies callers by tokens. Satisfied by `TokenCallers`."""
+
+    async def holder(self, text: str, id: str, *, may_ask: bool) -> KeyHolder: ...
+
+
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
-    def __init__(self, directory: Directory, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int], addresses: CallerAddresses
+    ) -> None:
         self._directory = directory
+        self._tokens = tokens
         self._now_ms = now_ms
+        self._addresses = addresses
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
         """The caller whom `known` has found before, by the same head and under the same policy.
 
@@ -41,7 +62,7 @@ class Authenticate:
         facts = context.facts
         digests = facts.digests
         if digests is None:
-            digests = facts.digests = tuple(map(digest_of, _credentials(context.incoming)))
+            digests = facts.digests = tuple(map(credential_id, _credentials(context.incoming)))
         if len(digests) == 1:  # nearly every call
             holder = self._directory.key_holder(digests[0])
             if holder is None:
@@ -53,24 +74,30 @@ class Authenticate:
         if not digests:
             raise NoCredentialError
         holders = self._key_holders(digests)
+        if len(holders) < len(digests) and any(digest.startswith(TOKEN_ID) for digest in digests):
+            return None
         return self._identified(context, _only(holders)) if holders else None
 
     async def confirmed(self, context: RequestContext) -> Identified:
         """The same for a caller who is not known, after control has confirmed the policy replica."""
         credentials = _credentials(context.incoming)
-        may_be_ours = any(map(prefix_of, credentials))
-        if not may_be_ours and all(map(unregistrable, credentials)):  # keys have no other form: nothing to confirm
-            raise BadCredentialError
-        await self._directory.confirm_unknown(may_be_ours=may_be_ours)
-        holders = self._key_holders(map(digest_of, credentials))
+        keys = [credential for credential in credentials if not is_token(credential)]
+        holders = self._key_holders(map(digest_of, keys)) if len(keys) < len(credentials) else []
+        for credential in credentials:
+            if is_token(credential):
+                holders += await self._token_holders(context, credential, may_ask=not holders)
+        if keys and not holders:
+            holders = await self._confirmed_holders(keys)
         if not holders:
             raise BadCredentialError
         return self._identified(context, _only(holders))
 
     def check_terms(self, context: RequestContext, identified: Identified, terms: CallerTerms) -> None:
-        """Refuse a caller whose terms have ended, as one whose key was revoked. Reports name it even then."""
+        """Refuse a caller out of time or place as one whose key was revoked. Reports name it even then."""
         context.identified = identified
         if self._now_ms() >= terms.ends_at_ms:
+            raise BadCredentialError
+        if terms.addresses is not None and self._addresses.of(context.incoming) not in terms.addresses:
             raise BadCredentialError
 
     def _identified(self, context: RequestContext, holder: KeyHolder) -> Identified:
@@ -90,6 +117,23 @@ class Authenticate:
         if identified.group is None and key.group_id is not None:
             raise BadCredentialError  # deleting a group revokes its keys
         return identified
+
+    async def _confirmed_holders(self, keys: Sequence[str]) -> list[KeyHolder]:
+        """The holders of keys that are not known, after control has confirmed the policy replica."""
+        may_be_ours = any(map(prefix_of, keys))
+        if not may_be_ours and all(map(unregistrable, keys)):  # keys have no other form: nothing to confirm
+            return []
+        await self._directory.confirm_unknown(may_be_ours=may_be_ours)
+        return self._key_holders(map(digest_of, keys))
+
+    async def _token_holders(self, context: RequestContext, token: str, *, may_ask: bool) -> list[KeyHolder]:
+        """The holder of a token, if it holds. It is never looked for among the keys."""
+        if KeyKind.FEDERATED not in context.facts.purpose.users:
+            return []
+        try:
+            return [await self._tokens.holder(token, credential_id(token), may_ask=may_ask)]
+        except BadCredentialError:
+            return []
 
     def _key_holders(self, digests: Iterable[str]) -> list[KeyHolder]:
         """The holders of those credentials that are our keys; others are ignored."""

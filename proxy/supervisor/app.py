@@ -26,6 +26,7 @@ from proxy.edges.policy.supervisor.group_probe import GroupProbe
 from proxy.edges.policy.supervisor.hints import HintSubscriber
 from proxy.edges.policy.supervisor.model_rows import ModelRows, WatchedReplica
 from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
+from proxy.edges.policy.supervisor.provider_keys import ProviderKeys
 from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.policy.supervisor.time_recorder import TimeRecorder
 from proxy.edges.process.channel import Message
@@ -162,6 +163,10 @@ class Supervisor:
         interval_s = self._settings.refresh_interval_s
         watched = WatchedReplica(self._replica, self._models)
         self._refresher = Refresher(watched, feed, interval_s, self._started_over)
+        self._provider_keys = ProviderKeys(
+            self._settings.control_url, self._settings.internal_token, self._refresher.refresh_on_demand
+        )
+        stack.push_async_callback(self._provider_keys.close)
         self._open_deployments(stack)
         self._open_call_reports(stack)
         if not await self._models.load(self._settings.replica_path):
@@ -190,11 +195,12 @@ class Supervisor:
         environ = self._environ
         workers = len(listeners)
         confirm = self._refresher.refresh_on_demand
+        keys = self._provider_keys.refresh
         damage = self._check_replica
         replicas = self._replicas.received
         on_start = self._machine.started
         places = self._places.received
-        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, on_start, places)
+        callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, on_start, places, keys)
         self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)

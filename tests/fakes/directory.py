@@ -2,20 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
 from policy.deployments import Deployment
 from policy.endpoints import Target
-from policy.keys.limits import key_plan
+from policy.identity.providers import IdentityProviderRow
+from policy.identity.tokens import UnverifiedToken, is_signed_by
+from policy.keys.limits import key_name, key_plan
+from policy.keys.roles import Role
+from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
-from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, WorkspaceRow
+from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, Wire, WorkspaceRow
 from policy.spend.balances import Balance
-from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.effective import KeySpend, SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
@@ -47,6 +51,8 @@ class FakeDirectory:
     prices: dict[str, SlugPrices] = field(default_factory=dict)
     spend: dict[str, SpendPlan] = field(default_factory=dict)
     """Spend plans by group."""
+    key_spend: dict[str, SpendPlan] = field(default_factory=dict)
+    """Spend plans of keys with limits of their own, by digest."""
     away: bool = False
     unconfirmable: bool = False
     confirmations: int = 0
@@ -56,11 +62,20 @@ class FakeDirectory:
     """A callback for changes of models."""
     arrives_on_confirmation: list[tuple[str, KeyRow]] = field(default_factory=list)
     workspaces_on_confirmation: dict[str, WorkspaceRow] = field(default_factory=dict)
+    providers: dict[str, IdentityProviderRow] = field(default_factory=dict)
+    providers_on_question: dict[str, IdentityProviderRow] = field(default_factory=dict)
+    unfetchable: bool = False
+    """Keys of identity providers cannot be fetched."""
+    key_questions: list[str] = field(default_factory=list)
+    tokens: dict[str, KeyHolder] = field(default_factory=dict)
+    """The holders of tokens that were verified."""
     confirms: asyncio.Event | None = None
     """Control answers once it is set. None: at once."""
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         self._check()
+        if digest in self.tokens:
+            return self.tokens[digest]
         key = self.keys.get(digest)
         if key is None:
             return None
@@ -95,6 +110,28 @@ class FakeDirectory:
         self.keys.update(self.arrives_on_confirmation)
         self.workspaces.update(self.workspaces_on_confirmation)
 
+    def identity_provider(self, id: str) -> IdentityProviderRow | None:
+        self._check()
+        return self.providers.get(id)
+
+    async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
+        return is_signed_by(token, key)
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        self.key_questions.append(provider_id)
+        self.providers.update(self.providers_on_question)
+        return not self.unfetchable
+
+    def token_holder(self, provider: IdentityProviderRow, entity: str, key: KeyRow) -> KeyHolder | None:
+        groups = [group for group in self.groups.values() if group.workspace_id == provider.workspace_id]
+        ids = [group.id for group in groups if group.external_entity_id == entity]
+        if self.providers.get(provider.id) != provider or not ids:
+            return None
+        workspace = self.workspaces.get(provider.workspace_id)
+        holder = KeyHolder(replace(key, group_id=ids[0]), workspace, self.group(ids[0]))
+        self.tokens[key.digest] = holder
+        return holder
+
     def endpoint(self, slug: str) -> EndpointRow | None:
         self._check()
         return self.endpoints.get(slug)
@@ -104,9 +141,21 @@ class FakeDirectory:
         plan = self._plan(group, slug)
         if endpoint is None or plan is None:
             return None
-        limits = () if key.settings is None else key.settings.rate_limits
-        further = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
-        return SlugRoute(endpoint, plan, self.prices.get(slug), self.spend.get(group.id), further)
+        settings = key.settings or NO_SETTINGS
+        bucket = key.bucket or key.prefix
+        rates = settings.rate_limits
+        further = (key_plan(group.path[-1], bucket, rates),) if rates else ()
+        spend = self.spend.get(group.id)
+        if settings.spend_limits:
+            assert spend is None, "here a key and its group do not both have spend limits"
+            own = KeySpend(key_name(bucket), settings.spend_limits)
+            groups = [()] * len(group.path)
+            spend = self.key_spend.get(key.digest) or spend_plan(
+                group.path, group.enforcement, groups, [None] * len(groups), own
+            )
+            assert spend is not None
+            self.key_spend[key.digest] = spend
+        return SlugRoute(endpoint, plan, self.prices.get(slug), spend, further)
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         group = self.group(group_id)
@@ -149,10 +198,12 @@ class FakeDirectory:
 
     # Methods that fill it.
 
-    def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
+    def add_key(
+        self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1", role: Role | None = None
+    ) -> None:
         digest = digest_of(key)
         prefix = key.partition(".")[0] if unregistrable(key) else registered_prefix(key)
-        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id)
+        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id, role=role)
 
     def add_slug(self, slug: str, target: Target, workspace_id: str = "w1") -> None:
         self.endpoints[slug] = EndpointRow(slug, f"e-{slug}", workspace_id, target)

@@ -5,9 +5,11 @@ and models. Values are cached until one of their rows changes; missing rows are 
 read raises `PolicyUnavailableError`; it must never look like a missing row.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -16,8 +18,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
+from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
-from policy.keys.limits import key_plan
+from policy.identity.providers import IdentityProviderRow
+from policy.identity.tokens import UnverifiedToken, is_signed_by
+from policy.keys.limits import key_name, key_plan
+from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.limits.groups import Enforcement
 from policy.sealing import SealedWithUnknownKeyError, unseal
@@ -28,13 +34,14 @@ from policy.snapshot import (
     PriceRow,
     RowKind,
     SecretRow,
+    Wire,
     WorkspaceRow,
     group_balance_from_wire,
     group_members_from_wire,
     group_spend_from_wire,
     limits_from_wire,
 )
-from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.effective import KeySpend, SpendPlan, spend_plan
 from policy.spend.limits import check_currency
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
@@ -70,6 +77,7 @@ _GROUP = RowKind.GROUP.value
 _SECRET = RowKind.SECRET.value
 _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
+_IDENTITY_PROVIDER = RowKind.IDENTITY_PROVIDER.value
 _SPEND = "spend"
 _SPEND_MEMBERS = (b'"spend_limits":', b'"balance":')
 _PRICED = "priced"
@@ -99,6 +107,10 @@ class Confirmer(Protocol):
         """
         ...
 
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Return whether control has just fetched the keys of an identity provider, and the replica has them."""
+        ...
+
     def report_damage(self) -> None:
         """Report that the replica file cannot be read, so that the supervisor checks it."""
         ...
@@ -115,6 +127,14 @@ class _Priced(NamedTuple):
     prices: SlugPrices | None
 
 
+class _KeyLimits(NamedTuple):
+    """The plans of a key with limits of its own. `spend`: its groups' spend limits included, if `has_spend`."""
+
+    further: tuple[Plan, ...]
+    spend: SpendPlan | None
+    has_spend: bool
+
+
 class SnapshotDirectory:
     """One worker's view of the replica at `path`. The file is opened on first use, so it need not exist yet."""
 
@@ -124,6 +144,8 @@ class SnapshotDirectory:
         self._confirmer = confirmer
         self._rows = ReplicaRows(path, confirmer.report_damage)
         self._cache = PolicyCache(CACHE_WEIGHT)
+        # One thread: each of several could hold up the loop, which needs the interpreter's lock as they do.
+        self._verifier = ThreadPoolExecutor(1, "tokens")
 
     def follow(self) -> None:
         """Follow the replica ahead of calls, so that a call finds its rows in memory while the disk stalls."""
@@ -134,6 +156,33 @@ class SnapshotDirectory:
         """Find the holder of the key; None when there is no such key."""
         self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
+
+    def identity_provider(self, id: str) -> IdentityProviderRow | None:
+        self._follow()
+        return self._row(_IDENTITY_PROVIDER, id, IdentityProviderRow.from_wire)
+
+    async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
+        """Verify a signature beside the loop: it may take more than 0.2 ms."""
+        return await asyncio.get_running_loop().run_in_executor(self._verifier, is_signed_by, token, key)
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Return whether control has just fetched the provider's keys; the caller then looks again."""
+        return await self._confirmer.confirm_keys(provider_id)
+
+    def token_holder(self, provider: IdentityProviderRow, entity: str, key: KeyRow) -> KeyHolder | None:
+        """Find the holder of a verified token, and keep it until a row behind it changes."""
+        if self.identity_provider(provider.id) != provider:
+            return None  # what has verified the token may be over
+        generation = self._cache.generation
+        encoded = self._rows.group_named(provider.workspace_id, entity)
+        workspace = self._row(_WORKSPACE, provider.workspace_id, WorkspaceRow.from_wire)
+        if encoded is None or workspace is None:
+            return None
+        group = self._group(encoded)
+        holder = KeyHolder(replace(key, group_id=group.id), workspace, group)
+        rows = (_IDENTITY_PROVIDER, provider.id, _WORKSPACE, workspace.id)
+        self._cache.put(key.digest, Entry(holder, _HOLDER_WEIGHT, rows, generation, group.path))
+        return holder
 
     def slug_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
         """Find the slug's route for a key of the group; None when there is no such slug, or the group may not call it.
@@ -252,6 +301,7 @@ class SnapshotDirectory:
             raise PolicyUnavailableError("control cannot be reached to confirm an unknown key")
 
     def close(self) -> None:
+        self._verifier.shutdown(wait=False, cancel_futures=True)
         self._rows.close()
 
     def _kept(self, key: object) -> Any:
@@ -265,12 +315,14 @@ class SnapshotDirectory:
             self._cache.advance(generation, self._rows.changes())
 
     def _key_holder(self, digest: str) -> KeyHolder | None:
+        if digest.startswith(TOKEN_ID):
+            return None  # it is not kept, and no token is a key
         generation = self._cache.generation
         row = self._rows.key(digest)
         if row is None:
             return None
         body, encoded = row
-        key = _key(digest, body)
+        key = decoded_key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
         holder = _holder(key, workspace, group)
@@ -300,20 +352,43 @@ class SnapshotDirectory:
         route = self._slug_route(group, slug)
         if route is None:
             return None
-        route = replace(route, further=self._key_limits(group, key), digest=key.digest)
+        limits = self._key_limits(group, key)
+        route = replace(
+            route, further=limits.further, spend=limits.spend if limits.has_spend else route.spend, digest=key.digest
+        )
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(route.plan.groups)
         rows = (_KEY, key.digest, _ENDPOINT, slug, _PRICE, slug)
         self._cache.put((key.digest, slug), Entry(route, weight, rows, generation, group.path, slug))
         return route
 
-    def _key_limits(self, group: CallingGroup, key: KeyRow) -> tuple[Plan, ...]:
-        """The plan of the key's rate limits: the same object for all its slugs, so that their calls travel together."""
-        plans: tuple[Plan, ...] | None = self._cache.get((_KEY, key.digest))
-        if plans is None:
-            limits = () if key.settings is None else key.settings.rate_limits
-            plans = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
-            self._cache.put((_KEY, key.digest), Entry(plans, _SPEND_WEIGHT, (_KEY, key.digest), self._cache.generation))
-        return plans
+    def _key_limits(self, group: CallingGroup, key: KeyRow) -> "_KeyLimits":
+        """The plans of a key's own limits: the same objects for all its slugs, so that their calls travel together."""
+        limits: _KeyLimits | None = self._cache.get((_KEY, key.digest))
+        if limits is None:
+            generation = self._cache.generation
+            settings = key.settings or NO_SETTINGS
+            bucket = key.bucket or key.prefix
+            rates = settings.rate_limits
+            further = (key_plan(group.path[-1], bucket, rates),) if rates else ()
+            spend = None
+            if settings.spend_limits:
+                spend = self._key_spend(group.id, KeySpend(key_name(bucket), settings.spend_limits))
+            limits = _KeyLimits(further, spend, bool(settings.spend_limits))
+            entry = Entry(limits, _SPEND_WEIGHT, (_KEY, key.digest), generation, group.path)
+            self._cache.put((_KEY, key.digest), entry)
+        return limits
+
+    def _key_spend(self, group_id: str, key: KeySpend) -> SpendPlan | None:
+        """The spend plan of a key with spend limits of its own; None if its group is gone."""
+        encoded = self._rows.group(group_id)
+        if encoded is None:
+            return None
+        bodies, path = encoded
+        try:
+            *_, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
+            return _spend_plan(path, enforcement, bodies, key)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise PolicyUnavailableError(_unreadable("the spend limits of a key or its groups", error)) from None
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
@@ -397,13 +472,19 @@ def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
     return SlugPrices(PriceRow.from_wire(slug, body))
 
 
-def _spend_plan(path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes]) -> SpendPlan | None:
-    """The spend plan of these groups' rows. Raises as `spend_limits_from_wire` does, and if their currencies differ."""
+def _spend_plan(
+    path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes], key: KeySpend | None = None
+) -> SpendPlan | None:
+    """The spend plan of these groups' rows, for all their keys or for one with limits of its own.
+
+    Raises as `spend_limits_from_wire` does, and if their currencies differ.
+    """
     wires = [orjson.loads(body) for body in bodies]
     limits = [group_spend_from_wire(wire) for wire in wires]
     balances = [group_balance_from_wire(wire) for wire in wires]
-    check_currency(chain(*limits, [balance for balance in balances if balance is not None]))
-    return spend_plan(path, enforcement, limits, balances)
+    own = () if key is None else key.limits
+    check_currency(chain(own, *limits, [balance for balance in balances if balance is not None]))
+    return spend_plan(path, enforcement, limits, balances, key)
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
@@ -416,7 +497,7 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         return None
 
 
-def _key(digest: str, body: bytes) -> KeyRow:
+def decoded_key(digest: str, body: bytes) -> KeyRow:
     """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
     try:
         return KeyRow.from_wire(digest, orjson.loads(body))

@@ -10,8 +10,10 @@ import struct
 import time
 from pathlib import Path
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The file's `PRAGMA user_version`. Files of earlier versions are upgraded; others are rebuilt from control."""
+FIRST_WITH_ALL_TABLES = 4
+"""The first version with the tables of this one. Since then, indexes have been added."""
 _GENERATION = struct.Struct("=Q")
 _CONFIRMED = struct.Struct("=d")
 _STAMP_BYTES = _GENERATION.size + _CONFIRMED.size
@@ -76,6 +78,17 @@ class ReplicaStamp:
         self.generation_cell.release()
         self._confirmed.release()
         self._map.close()
+
+
+def named_group(table: str = "") -> str:
+    """The condition on a group's external id and workspace, two parameters, as the index `groups_by_name` has it."""
+    names = ("external_entity_id", "workspace_id")
+    return " AND ".join(f"{group_member(name, table)} = ?" for name in names)
+
+
+def group_member(name: str, table: str = "") -> str:
+    """The expression for a member of a group's body."""
+    return f"json_extract(CAST({table}body AS TEXT), '$.{name}')"
 
 
 def stamp_path(replica: Path) -> Path:

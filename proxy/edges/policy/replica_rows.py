@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from policy.limits.groups import MAX_DEPTH
-from proxy.edges.policy.replica_file import SCHEMA_VERSION, connect_readonly, file_version
+from proxy.edges.policy.replica_file import (
+    FIRST_WITH_ALL_TABLES,
+    SCHEMA_VERSION,
+    connect_readonly,
+    file_version,
+    named_group,
+)
 from proxy.errors import PolicyUnavailableError
 from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 
@@ -26,6 +32,7 @@ _KEY = (
     f"SELECT keys.body, {_GROUP} FROM keys LEFT JOIN groups g0 ON g0.id = keys.group_id {_ANCESTORS}"  # noqa: S608
     " WHERE keys.id = ?"
 )
+_GROUP_BY_NAME = f"SELECT {_GROUP} FROM groups g0 {_ANCESTORS} WHERE {named_group('g0.')}"  # noqa: S608
 _ENTRY = "(SELECT body FROM group_models WHERE group_id = ?{} AND slug = ?1)"
 _ENTRIES = [
     "SELECT " + ", ".join(_ENTRY.format(2 + place) for place in range(groups)) for groups in range(MAX_DEPTH + 1)
@@ -66,6 +73,11 @@ class ReplicaRows:
     def group(self, id: str) -> EncodedGroup | None:
         """The group, if there is one."""
         rows = self._read(_GROUP_BY_ID, (id,))
+        return _group_in(rows[0]) if rows else None
+
+    def group_named(self, workspace_id: str, external_id: str) -> EncodedGroup | None:
+        """The workspace's group with this external id, if there is one."""
+        rows = self._read(_GROUP_BY_NAME, (external_id, workspace_id))
         return _group_in(rows[0]) if rows else None
 
     def entries(self, path: Sequence[str], slug: str) -> Sequence[bytes | None]:
@@ -116,7 +128,8 @@ class ReplicaRows:
         if not conn.execute("SELECT epoch FROM standing").fetchall():
             conn.close()
             return
-        self._names_changes = file_version(conn) == SCHEMA_VERSION  # else it has views in place of tables to come
+        # Else it has views in place of tables to come.
+        self._names_changes = FIRST_WITH_ALL_TABLES <= file_version(conn) <= SCHEMA_VERSION
         if self._names_changes:
             (latest,) = conn.execute("SELECT max(number) FROM changes").fetchone()
             self._latest_change = latest or 0

@@ -1,14 +1,15 @@
 """The channel between the supervisor and one worker: JSON lines over a socketpair.
 
-The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys confirmed
-and for replicas. The supervisor answers, and says that calls may reserve by HARD spend limits, and which trees to
-reserve in again. Must not carry a secret or an API key.
+The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys
+confirmed, for keys of identity providers and for replicas. The supervisor answers, and says that calls may reserve by
+HARD spend limits, and which trees to reserve in again. Must not carry a secret or an API key.
 """
 
 import asyncio
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -22,6 +23,12 @@ ASK_GAP_S = 0.01
 """Time between two questions of one worker. Unknown keys that arrive within it share a question."""
 MAX_WAITING = 1000
 """The most calls with unknown keys that wait at once. A flood of them must not crowd out calls with known keys."""
+CONFIRM_KEYS_TIMEOUT_S = 15.0
+"""The same for a token of an unknown key: control asks the identity provider, in two steps of 5 s."""
+WAITING_FOR_KEYS = 64
+"""The most calls that wait at once for the keys of one identity provider, and of all of them an eighth of the places:
+anybody can make up a token of an unknown key."""
+KEYS_PART = 8
 REGISTERED_PART = 2
 """The part of these places (half as many, beside them) for keys that could only be registered ones: anybody's text."""
 MAX_BACKLOG_BYTES = 4_000_000
@@ -101,6 +108,9 @@ class SupervisorLink:
         self._unanswered: dict[int, asyncio.Future[bool]] = {}  # by number, not answered yet
         self._sent_number = 0
         self._sent_at_s = float("-inf")
+        self._key_questions: dict[str, asyncio.Future[bool]] = {}  # by identity provider, not answered yet
+        self._key_callers: Counter[str] = Counter()
+        """The callers that wait for keys, by identity provider."""
         self._callers = {True: 0, False: 0}
         """The waiting callers: those whose key may be ours, and the others."""
         self.max_waiting = MAX_WAITING
@@ -145,11 +155,34 @@ class SupervisorLink:
     def _ask(self, question: asyncio.Future[bool]) -> None:
         loop = asyncio.get_running_loop()
         self._unsent_question = None
-        self._sent_number += 1
         self._sent_at_s = loop.time()
+        self._send_question({"is": "confirm"}, question, CONFIRM_TIMEOUT_S)
+
+    async def confirm_keys(self, provider_id: str) -> bool:
+        """Return whether control has fetched the provider's keys, now or just before. Callers share a question."""
+        waiting = self._key_callers
+        if waiting[provider_id] >= WAITING_FOR_KEYS or waiting.total() >= max(1, self.max_waiting // KEYS_PART):
+            return False
+        waiting[provider_id] += 1
+        try:
+            question = self._key_questions.get(provider_id) or self._ask_for_keys(provider_id)
+            return await asyncio.shield(question)
+        finally:
+            waiting[provider_id] -= 1
+            waiting += Counter()  # forgets those of which nobody waits
+
+    def _ask_for_keys(self, provider_id: str) -> asyncio.Future[bool]:
+        question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        question.add_done_callback(lambda _: self._key_questions.pop(provider_id, None))
+        self._key_questions[provider_id] = question
+        self._send_question({"is": "confirm_keys", "provider": provider_id}, question, CONFIRM_KEYS_TIMEOUT_S)
+        return question
+
+    def _send_question(self, message: Message, question: asyncio.Future[bool], timeout_s: float) -> None:
+        self._sent_number += 1
         self._unanswered[self._sent_number] = question
-        loop.call_later(CONFIRM_TIMEOUT_S, self._answered, self._sent_number, False)
-        self._channel.send({"is": "confirm", "number": self._sent_number})
+        asyncio.get_running_loop().call_later(timeout_s, self._answered, self._sent_number, False)
+        self._channel.send({**message, "number": self._sent_number})
 
     def report_damage(self) -> None:
         now_s = time.monotonic()

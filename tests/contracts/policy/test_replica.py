@@ -40,6 +40,9 @@ class ScriptedConfirmer:
         self.confirmations += 1
         return self.ok
 
+    async def confirm_keys(self, provider_id: str) -> bool:
+        return self.ok
+
     def report_damage(self) -> None:
         self.damage += 1
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from policy.identity.providers import IdentityProviderRow
 from policy.limits.effective import Plan
 from policy.snapshot import Row
 from proxy.edges.policy.directory import SnapshotDirectory
@@ -24,6 +25,7 @@ from tests.contracts.policy.test_replica import (
     workspace,
 )
 
+PROVIDER = IdentityProviderRow("p", "ws", "https://i", "a", "org", ())
 SCHEMAS = {
     1: "CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL); INSERT INTO standing VALUES ('e1', 1);",
     2: "CREATE TABLE standing (epoch TEXT NOT NULL, revision INTEGER NOT NULL, nonce TEXT NOT NULL);"
@@ -56,7 +58,9 @@ def write(conn: sqlite3.Connection, version: int, *rows: Row) -> None:
 
 
 def policy() -> list[Row]:
-    return [key("d", "leaf"), workspace(), group("root", threshold=9), group("leaf", "root", 5), endpoint("acme/a")]
+    groups = [group("root", threshold=9), group("leaf", "root", 5)]
+    provider = Row("identity_provider", PROVIDER.id, 1, PROVIDER.to_wire())
+    return [key("d", "leaf"), workspace(), *groups, endpoint("acme/a"), provider]
 
 
 def thresholds(plan: Plan | None) -> list[tuple[str, int]]:
@@ -69,6 +73,9 @@ def check_policy(directory: SnapshotDirectory) -> None:
     assert holder is not None
     assert holder.group is not None
     assert holder.group.external_entity_id == "ext-leaf"
+    token_holder = directory.token_holder(PROVIDER, "ext-leaf", holder.key)
+    assert token_holder is not None
+    assert token_holder.group == holder.group
     route = route_of(directory, "leaf", "acme/a")
     assert route is not None
     assert thresholds(route.plan) == [("leaf", 5), ("root", 9)]

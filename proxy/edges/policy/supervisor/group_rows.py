@@ -73,7 +73,8 @@ def parts_of(id: str, body: Wire | None) -> GroupParts:
             id,
             type(error).__name__,
         )
-        return GroupParts(EncodedRow(GROUP, id, NOWHERE, b"{}"), {})
+        names = {name: body.get(name) for name in ("workspace_id", "external_entity_id")}
+        return GroupParts(EncodedRow(GROUP, id, NOWHERE, orjson.dumps(names)), {})
     return GroupParts(row_tables.encode(GROUP, id, node), entries)
 
 

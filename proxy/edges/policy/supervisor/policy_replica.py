@@ -36,6 +36,7 @@ CREATE TABLE changes (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, id TEXT NO
 {group_rows.SCHEMA}
 """
 _SINCE_VERSION_3 = row_tables.KEYS_AND_GROUPS
+_SINCE_VERSION_4 = row_tables.GROUPS_BY_NAME
 _FROM_VERSION_1 = "ALTER TABLE standing ADD COLUMN nonce TEXT NOT NULL DEFAULT '';"
 _NAME = "INSERT INTO changes (kind, id) VALUES (?, ?)"
 _FORGET_NAMES = f"DELETE FROM changes WHERE number <= (SELECT max(number) FROM changes) - {CHANGES_KEPT}"  # noqa: S608
@@ -296,7 +297,7 @@ def _open(path: Path) -> tuple[sqlite3.Connection, ReplicaVersion]:
 
 def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
     (schema,) = conn.execute("PRAGMA user_version").fetchone()
-    if schema in (1, 2, 3):
+    if schema in (1, 2, 3, 4):
         upgrade(conn, schema)
     elif schema != SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"written by another version of the proxy (schema {schema})")
@@ -310,12 +311,13 @@ def _read_version(conn: sqlite3.Connection) -> ReplicaVersion:
 
 def upgrade(conn: sqlite3.Connection, schema: int) -> None:
     """Upgrade the file of an older version: control may be away, and what it wrote serves until then."""
-    tables = _SINCE_VERSION_3 if schema == 3 else f"{_SINCE_VERSION_2} {_SINCE_VERSION_3}"
-    conn.executescript(f"BEGIN IMMEDIATE; {_FROM_VERSION_1 if schema == 1 else ''} {tables}")
+    steps = (_FROM_VERSION_1, _SINCE_VERSION_2, _SINCE_VERSION_3, _SINCE_VERSION_4)
+    conn.executescript(f"BEGIN IMMEDIATE; {' '.join(steps[schema - 1 :])}")
     try:
         if schema <= 2:
             group_rows.split_groups(conn)
-        row_tables.move_keys_and_groups(conn)
+        if schema <= 3:
+            row_tables.move_keys_and_groups(conn)
         conn.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         conn.execute("COMMIT")
     finally:
@@ -326,7 +328,8 @@ def upgrade(conn: sqlite3.Connection, schema: int) -> None:
 def _create(path: Path, journal: str = "WAL") -> sqlite3.Connection:
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     conn = _connect(path, journal)
-    conn.executescript(f"{_VERSION_2} {_SINCE_VERSION_2} {_SINCE_VERSION_3} PRAGMA user_version = {SCHEMA_VERSION};")
+    tables = f"{_VERSION_2} {_SINCE_VERSION_2} {_SINCE_VERSION_3} {_SINCE_VERSION_4}"
+    conn.executescript(f"{tables} PRAGMA user_version = {SCHEMA_VERSION};")
     return conn
 
 

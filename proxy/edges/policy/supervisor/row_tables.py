@@ -12,11 +12,16 @@ from typing import NamedTuple
 import orjson
 
 from policy.snapshot import RowKind, Wire
+from proxy.edges.policy.replica_file import group_member
 
 KEYS_AND_GROUPS = """
 CREATE TABLE keys (id TEXT PRIMARY KEY NOT NULL, group_id TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE groups (id TEXT PRIMARY KEY NOT NULL, parent_id TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 """
+GROUPS_BY_NAME = (
+    f"CREATE INDEX groups_by_name ON groups ({group_member('external_entity_id')}, {group_member('workspace_id')});"
+)
+"""Tokens name a group by its external id."""
 _MOVES = (
     "INSERT INTO keys SELECT id, coalesce(json_extract(CAST(body AS TEXT), '$.group_id'), ''), body"
     " FROM rows WHERE kind = 'key' ORDER BY id",

@@ -77,6 +77,8 @@ class SlotCallbacks:
     on_start: Callable[[str], None] = lambda incarnation: None
     places: Callable[[str, Message], None] = lambda incarnation, message: None
     """Takes the worker's incarnation and a message about where it may have places of calls in flight."""
+    confirm_keys: Callable[[str], Awaitable[bool]] | None = None
+    """Takes the id of an identity provider. None: nobody can be asked for its keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,9 @@ class WorkerSlot:
                 self.health = message["health"]
                 self._answered(True)
             case "confirm":
-                self._start(self._confirm(message["number"]))
+                self._start(self._confirm(message["number"], self._callbacks.confirm()))
+            case "confirm_keys":
+                self._start(self._confirm(message["number"], self._confirm_keys(message["provider"])))
             case "damage":
                 self._start(self._callbacks.damage())
             case "places":
@@ -234,11 +238,15 @@ class WorkerSlot:
             case "ask" | "outcome" | "ended" | "wake":
                 self._callbacks.replicas(self.number, message)
 
-    async def _confirm(self, number: int) -> None:
+    async def _confirm(self, number: int, question: Awaitable[bool]) -> None:
         channel = self._channel
-        ok = await self._callbacks.confirm()
+        ok = await question
         if channel is not None:
             channel.send({"is": "confirmed", "number": number, "ok": ok})
+
+    async def _confirm_keys(self, provider_id: str) -> bool:
+        confirm_keys = self._callbacks.confirm_keys
+        return confirm_keys is not None and await confirm_keys(provider_id)
 
     def _answered(self, ok: bool) -> None:
         if self._flush_answer is not None and not self._flush_answer.done():

@@ -1,0 +1,1 @@
+"""Identity providers of workspaces, whose tokens callers may present."""

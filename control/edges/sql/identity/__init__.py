@@ -1,0 +1,1 @@
+"""Identity providers of workspaces: their rows."""

@@ -1,0 +1,1 @@
+"""Identity providers of workspaces: the rules, and who fetches their keys."""
