@@ -1,4 +1,4 @@
-"""Whether one key may do no more than another: what a key may make, replace and revoke is within itself.
+"""Comparison of keys: a key makes, replaces and revokes only those that may do no more than itself.
 
 See docs/reference/console.md#keys-of-customers.
 """

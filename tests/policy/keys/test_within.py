@@ -1,4 +1,4 @@
-"""Whether a key may do no more than another, member by member."""
+"""Keys that may do no more than another, member by member."""
 
 from dataclasses import replace
 from decimal import Decimal

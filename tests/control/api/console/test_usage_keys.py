@@ -209,7 +209,7 @@ BOUNDS: dict[str, Json] = {
 
 @pytest.mark.parametrize("name", BOUNDS)
 async def test_a_restricted_key_neither_rotates_nor_revokes_a_freer_one(sqlite_portal: ControlPlane, name: str) -> None:
-    """To rotate a key is to get one like it; to revoke it could end others' work."""
+    """A rotation gives a key like the rotated one; a revocation could end the work of others."""
     browser, path, key = await customer(sqlite_portal, **BOUNDS[name])
     freer = await minted(sqlite_portal, path)
     twin = await minted(sqlite_portal, path, **BOUNDS[name])
