@@ -24,6 +24,10 @@ USAGE_PAGE = Allowance("usage_page", 10, 1_000)
 """The allowance of a group, over all who look at its usage page."""
 CUSTOMER_KEYS = Allowance("customer_keys", 10, 60_000)
 """The allowance of a group, over all changes that its own people make to its keys."""
+LOGIN = Allowance("console_login", 20, 10_000)
+"""The allowance of an address, for logins that it begins and ends at the identity provider."""
+LOGIN_STATE = Allowance("console_login_state", 1, 660_000)
+"""A login ends once: longer than it is valid."""
 _OF_A_MODEL = ("/v1/models/{model_id}/deployments/", "/v1/models/{model_id}/environments/")
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),
@@ -62,6 +66,13 @@ class Throttle:
 
     async def check_customer_keys(self, group_id: str) -> None:
         await self._check(group_id, CUSTOMER_KEYS)
+
+    async def check_login(self, address: str) -> None:
+        await self._check(address, LOGIN)
+
+    async def is_first_use(self, state: str) -> bool:
+        """Return whether a login ends for the first time. It cannot end again."""
+        return await self._windows.admit(state, LOGIN_STATE) == 0
 
     async def _check(self, whose: str, allowance: Allowance) -> None:
         wait_ms = await self._windows.admit(whose, allowance)

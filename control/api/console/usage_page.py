@@ -12,6 +12,7 @@ from aiohttp import web
 from control.api.billing.balances import shown_balance
 from control.api.billing.usage_totals import shown_sums, shown_totals
 from control.api.console.pages import embedded_notice, embedded_page
+from control.api.console.usage_keys import ROUTES as KEY_ROUTES
 from control.api.console.usage_keys import manages_keys
 from control.api.console.usage_statements import shown_month
 from control.api.console.usage_views import NOT_STORED, UsageView, link_of, usage_routes
@@ -110,4 +111,4 @@ def _figures(totals: Totals, has_cost: bool) -> dict[str, Any]:
     return {**members, "uncached_input_tokens": input - totals.usage.cached_input}
 
 
-ROUTES = [web.get("/console/embed/{token}", _embedded_page), *usage_routes("data", _data)]
+ROUTES = [web.get("/console/embed/{token}", _embedded_page), *usage_routes("data", _data), *KEY_ROUTES]
