@@ -54,7 +54,8 @@ function edit(key, one) {
   });
 }
 
-async function rotate(key, one, place) {
+/** Ask, and rotate a key; `one`: its path. Answers whether it was done; the new key is in `place`. */
+export async function rotate(key, one, place) {
   const made = await openDialog("Rotate this key", (close) => {
     const overlap = select("overlap_seconds", OVERLAPS, "3600");
     const submit = async () => close(await send("POST", `${one}/rotate`, { overlap_seconds: Number(overlap.value) }));
