@@ -62,6 +62,11 @@ def prefix_of(key: str) -> str:
     return key.partition(".")[0] if _KEY_PATTERN.fullmatch(key) else ""
 
 
+def is_key_prefix(prefix: str) -> bool:
+    """Return whether the prefix in an event is that of a key, minted here or registered."""
+    return prefix.startswith((KEY_PREFIX, REGISTERED_PREFIX))
+
+
 def unregistrable(key: str) -> str:
     """The reason why nobody can register `key` as a key of one's own; empty if one can. Never quotes it."""
     if not _REGISTERED.fullmatch(key):

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from proxy.edges.journal.supervisor.journal_dump import NoJournalError, dumped_calls
+from proxy.edges.policy.recorded_time import LatestTime, RecordedTime, recorded_time_path
 from proxy.edges.policy.supervisor.policy_replica import ReplicaInUseError, ReplicaUnusableError
 from proxy.edges.policy.supervisor.replica_listing import NoReplicaFileError, ReplicaListing, open_replica_listing
 from proxy.edges.process.log_writer import log_off_the_loop
@@ -106,9 +107,12 @@ def snapshot_show(environ: dict[str, str], slug: str | None, key_prefix: str | N
     """Show what a proxy on this machine would do now, and which limits bind."""
     try:
         settings = replica_settings(environ)
+        recorded = RecordedTime(recorded_time_path(journal_directory(environ)))
+        now_ms = LatestTime(recorded.cell).now_ms()
+        recorded.close()
         with open_replica_listing(settings.path, settings.secret_keys) as listing:
             tiered = Tiered(listing.directory, settings.tiers)
-            for line in _shown(listing, tiered, slug, key_prefix):
+            for line in _shown(listing, tiered, slug, key_prefix, now_ms):
                 click.echo(line)
     except (SettingsError, NoReplicaFileError, PolicyUnavailableError) as error:
         raise click.ClickException(str(error)) from None
@@ -135,7 +139,9 @@ def journal_dump(environ: dict[str, str], journal_dir: str | None) -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _shown(listing: ReplicaListing, tiered: Tiered, slug: str | None, key_prefix: str | None) -> Iterator[str]:
+def _shown(
+    listing: ReplicaListing, tiered: Tiered, slug: str | None, key_prefix: str | None, now_ms: int
+) -> Iterator[str]:
     yield from overview(listing.version.epoch, listing.version.revision, listing.rows())
     ago_s = listing.confirmed_ago_s()
     yield "not being refreshed now" if ago_s is None else f"confirmed by control {ago_s:.0f} s ago"
@@ -145,7 +151,7 @@ def _shown(listing: ReplicaListing, tiered: Tiered, slug: str | None, key_prefix
         if key is None:
             yield f"key {prefix}: not known here; calls are answered 403 once control has confirmed that"
         else:
-            yield from key_lines(tiered, key, slug)
+            yield from key_lines(tiered, key, slug, now_ms)
     if slug is not None:
         yield from endpoint_lines(tiered, slug)
 

@@ -47,6 +47,10 @@ class Identified:
     labels: dict[tuple[str, str, str], CallLabels] = field(default_factory=dict, compare=False, repr=False)
     """The caller's labels in metrics and logs, by slug, method and path."""
 
+    def covers(self, slug: str) -> bool:
+        """Return whether the caller's own terms let it call the slug. Its group must have it, too."""
+        return self.terms is None or self.terms.covers(slug)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:

@@ -5,10 +5,12 @@ It uses the same look-ups as the stages, so it cannot disagree with them. It sho
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from policy.credentials import may_call_slugs
 from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.endpoints import MODEL_API
+from policy.keys.settings import NO_SETTINGS, KeySettings
 from policy.limits.effective import Bound
 from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
@@ -49,10 +51,12 @@ def endpoint_lines(tiered: Tiered, slug: str) -> Iterator[str]:
     yield from _workspace_lines(directory, endpoint.workspace_id)
 
 
-def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
+def key_lines(tiered: Tiered, key: KeyRow, slug: str | None, now_ms: int) -> Iterator[str]:
     """Yield what happens to calls with a key: its state, and the limits that bind for each slug, or for `slug`."""
     directory = tiered.directory
     yield f"key {key.prefix}: {key.kind}, workspace {key.workspace_id}"
+    if key.settings is not None:
+        yield from _settings_lines(key.settings, now_ms)
     yield from _workspace_lines(directory, key.workspace_id)
     if key.group_id is None or not may_call_slugs(key.kind):
         yield "  a workspace key: calls to slugs are answered 403"
@@ -64,8 +68,32 @@ def key_lines(tiered: Tiered, key: KeyRow, slug: str | None) -> Iterator[str]:
     yield from _tree_lines(directory, group)
     if group.spend is not None:
         yield from _spend_lines(group.spend)
+    yield from _own_limit_lines(key)
     for name in [slug] if slug is not None else sorted(directory.slugs(group.id)):
         yield from _call_lines(tiered, key, name)
+
+
+def _own_limit_lines(key: KeyRow) -> Iterator[str]:
+    """The key's own limits, which it shares with those of its rotation."""
+    settings = key.settings or NO_SETTINGS
+    shared = f"set by the key, counted with key {key.bucket}" if key.bucket else "set by the key"
+    for limit in settings.rate_limits:
+        yield f"  over all slugs at most {limit.threshold} {limit.type} per {limit.unit}, {shared}"
+    for own in settings.spend_limits:
+        amount = f"{amount_text(own.amount)} {own.currency} per {own.unit} ({own.enforcement})"
+        yield f"  over all slugs at most {amount}, {shared}"
+
+
+def _settings_lines(settings: KeySettings, now_ms: int) -> Iterator[str]:
+    """The key's own terms. Which of its slugs it may call, each slug's line says."""
+    if settings.disabled:
+        yield "  it is disabled: calls are answered 403"
+    if settings.expires_at_ms is not None:
+        end = datetime.fromtimestamp(settings.expires_at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        is_over = settings.expires_at_ms <= now_ms
+        yield f"  it expired at {end}: calls are answered 403" if is_over else f"  it expires at {end}"
+    if settings.allowed_ips:
+        yield "  it is good for these addresses alone, others are answered 403: " + ", ".join(settings.allowed_ips)
 
 
 def _workspace_lines(directory: Directory, id: str) -> Iterator[str]:
@@ -93,6 +121,9 @@ def _call_lines(tiered: Tiered, key: KeyRow, slug: str) -> Iterator[str]:
     endpoint = directory.endpoint(slug)
     if plan is None:
         yield f"  {slug}: not among the group's models; answered 404"
+        return
+    if key.settings is not None and key.settings.slugs is not None and slug not in key.settings.slugs:
+        yield f"  {slug}: not among the key's slugs; answered 404"
         return
     if endpoint is None or endpoint.workspace_id != key.workspace_id:
         yield f"  {slug}: allowed, but there is no such endpoint; answered 404"

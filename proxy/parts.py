@@ -29,6 +29,7 @@ from proxy.answers import Headers
 from proxy.async_requests.queues import RequestQueue
 from proxy.async_requests.requests import DeploymentRef
 from proxy.async_requests.states import Status
+from proxy.callers.address_ranges import AddressRanges
 from proxy.capacity.call_load import Load
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.dialects.dialect_attempt import DialectAttempt
@@ -64,7 +65,7 @@ class Directory(Protocol):
     def identity_provider(self, id: str) -> IdentityProviderRow | None: ...
 
     async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
-        """As the function of that name, beside the loop."""
+        """Call the function of that name, beside the loop."""
 
     async def confirm_keys(self, provider_id: str) -> bool:
         """Have the keys of an identity provider fetched, unless that was just done, and wait for policy with them.
@@ -427,6 +428,8 @@ class Parts:
     model_host_suffix: str = ""
     now_ms: Callable[[], int] = _machine_time_ms
     """The time by which terms of callers end, in ms since 1970. It never goes back: `LatestTime`."""
+    trusted_proxies: AddressRanges = field(default_factory=AddressRanges)
+    """The peers that are believed when they name the caller's address."""
     look_mark: str = field(default="", repr=False)
     """The mark of looks of the console; see `runtime.http.console_looks`. "": nothing is one."""
     on_exhausted: Callable[[Exception], None] = lambda error: None

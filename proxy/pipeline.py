@@ -15,6 +15,7 @@ from proxy.accounting.journaled_call import UnwrittenRecord
 from proxy.accounting.ulids import Ulids
 from proxy.answer_head import begin
 from proxy.answers import Answered, EndCause
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.capacity.worker_capacity import Capacity
 from proxy.directory_values import Identified
 from proxy.errors import CallerGoneError
@@ -49,7 +50,8 @@ class Pipeline:
         ulids = Ulids(time_ns, secrets.token_bytes)
         slices = Slices()
         tokens = TokenCallers(parts.directory, parts.now_ms)
-        self._authenticate = authenticate.Authenticate(parts.directory, tokens, parts.now_ms)
+        addresses = CallerAddresses(parts.trusted_proxies)
+        self._authenticate = authenticate.Authenticate(parts.directory, tokens, parts.now_ms, addresses)
         self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))

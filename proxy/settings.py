@@ -17,6 +17,8 @@ from policy.limits.tiers import Tier, parse_tiers
 from policy.sealing import parse_keys
 from proxy.accounting.call_bound import ASSUMED_OUTPUT_TOKENS
 from proxy.accounting.request_samples import LEAST
+from proxy.callers.address_ranges import AddressRanges
+from proxy.callers.caller_addresses import trusted_proxies
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
@@ -89,6 +91,8 @@ class Settings:
     """Token with which the admin port shows all workspaces' series to other machines too. Empty: there is none."""
     capacity: CapacityLimits
     cors: CorsRules
+    trusted_proxies: AddressRanges
+    """The peers whose `X-Forwarded-For` is believed."""
     model_host_suffix: str
     """The end of models' own host names. Empty: models have none."""
     journal_dir: Path
@@ -141,6 +145,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         metrics_token=read.parsed("TOLLGATE_METRICS_TOKEN", access_token) if read.has("TOLLGATE_METRICS_TOKEN") else "",
         capacity=_capacity(read),
         cors=read.parsed("TOLLGATE_CORS_ORIGINS", parse_cors_origins, ""),
+        trusted_proxies=read.parsed("TOLLGATE_TRUSTED_PROXIES", trusted_proxies, ""),
         model_host_suffix=read.parsed("TOLLGATE_MODEL_HOST_SUFFIX", parse_host_suffix)
         if read.has("TOLLGATE_MODEL_HOST_SUFFIX")
         else "",

@@ -15,6 +15,7 @@ from commands.editing import names
 from commands.editing.paths import path
 from commands.errors import ManagementError
 from commands.lists import items_of
+from policy.credentials import KeyKind
 
 PATIENCE_S = 2.0
 MOST_NAMES = 10_000
@@ -65,6 +66,18 @@ async def _key_prefixes(client: Client, context: click.Context) -> AsyncIterator
         yield item["prefix"]
 
 
+async def _federated_prefixes(client: Client, context: click.Context) -> AsyncIterator[str]:
+    """Yield the keys of the group that the words before name, or of all groups."""
+    group = context.params.get("group")
+    listed = path("gateway", "api_keys")
+    query = {"type": KeyKind.FEDERATED.value}
+    if group is not None:
+        listed = path("gateway", "groups", await names.group_id(client, group), "api_keys")
+        query = {}
+    async for item in items_of(client, listed, **query):
+        yield item["prefix"]
+
+
 async def _deployments(client: Client, context: click.Context) -> AsyncIterator[str]:
     async for item in items_of(client, await _below_model(client, context, "deployments")):
         yield item["name"]
@@ -95,6 +108,7 @@ secrets = _listed(names.SECRETS, lambda item: item["name"])
 webhooks = _listed(names.WEBHOOKS, lambda item: item["id"])
 models = _listed(names.MODELS, lambda item: item["name"])
 key_prefixes = completed_by(_key_prefixes)
+federated_prefixes = completed_by(_federated_prefixes)
 deployments = completed_by(_deployments)
 environments = completed_by(_environments)
 training_projects = completed_by(_projects)

@@ -30,11 +30,21 @@ class NewWebhook:
 
 
 @dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was created, in plaintext, which the API shows only once."""
+
+    prefix: str
+    key: str
+    api_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Observer:
-    """Hears of each step before it is taken, and of each webhook that was created."""
+    """Hears of each step before it is taken, and of each webhook and key that was created."""
 
     step: Callable[[int, int, Step], None]
     webhook: Callable[[NewWebhook], None]
+    key: Callable[[NewKey], None]
 
 
 async def apply_steps(
@@ -49,7 +59,9 @@ async def apply_steps(
             answer = await client.call(step.method, path, _resolved(step.body, ids, values), **step.query)
         except ManagementError as error:
             raise _stopped(step, number, len(steps), error) from None
-        if step.method == "POST":
+        if step.method == "POST" and step.kind is Kind.KEY:
+            observer.key(NewKey(answer["prefix"], step.key, answer["api_key"]))
+        elif step.method == "POST":
             ids[step.kind, step.key] = answer["id"]
         if step.method == "POST" and step.kind is Kind.WEBHOOK:
             observer.webhook(NewWebhook(answer["id"], step.key, answer["secret"]))

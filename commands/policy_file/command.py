@@ -14,16 +14,23 @@ from commands.connection import Client, Connection, over_api
 from commands.edges.private_lines import PrivateLines
 from commands.editing.deletion import is_terminal
 from commands.output import cell_text, json_text
-from commands.policy_file.applying import NewWebhook, Observer, apply_steps
+from commands.policy_file.applying import NewKey, NewWebhook, Observer, apply_steps
 from commands.policy_file.document import read_document, read_value
 from commands.policy_file.errors import PolicyFileError
 from commands.policy_file.export import export_value, owner_to_export
 from commands.policy_file.planning import Action, Consent, Plan, make_plan
-from commands.policy_file.reading import read_last_changes, read_losses, read_provider_names, read_workspace
+from commands.policy_file.reading import (
+    read_all_keys,
+    read_keys,
+    read_last_changes,
+    read_losses,
+    read_provider_names,
+    read_workspace,
+)
 from commands.policy_file.rendering import plan_text, plan_value
 from commands.policy_file.schema import SCHEMA
 from commands.policy_file.steps import Step, audit_path, steps_of
-from commands.policy_file.values import PolicyFile, Workspace
+from commands.policy_file.values import Kind, PolicyFile, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, yaml_of
 from commands.progress import reading
 from commands.wrong_use import WrongUseError
@@ -103,6 +110,11 @@ def plan(connection: Connection, file: BinaryIO, prune: bool, adopt: bool, overw
     type=click.Path(dir_okay=False, path_type=Path),
     help="Append the signing secrets of new webhooks to this file, which only its owner can read.",
 )
+@click.option(
+    "--new-keys",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Create keys that are missing, and append them to this file, which only its owner can read.",
+)
 @over_api
 @collector_paused()
 def apply(
@@ -110,19 +122,23 @@ def apply(
     file: BinaryIO,
     is_sure: bool,
     webhook_secrets: Path | None,
+    new_keys: Path | None,
     **consent: bool,
 ) -> None:
     """Bring the workspace to what the policy file FILE says. Running it again changes nothing.
 
-    It deletes nothing without --prune, and changes nothing that the file does not own without --adopt.
+    It deletes nothing without --prune, and changes nothing that the file does not own without --adopt. It revokes no
+    key, and creates one only with --new-keys.
     """
     prepared = _prepare(connection, file, Consent(**consent))
     prepared.show(connection.as_json)
     if prepared.plan.refusals:
         sys.exit(_FAILED)
+    if new_keys is None and prepared.creates_keys:
+        raise click.UsageError("--new-keys FILE is needed for a plan that creates keys: they are shown only once")
     _ask(prepared, is_sure)
-    with PrivateLines(webhook_secrets) as file_of_secrets:
-        _run(connection, prepared, file_of_secrets)
+    with PrivateLines(webhook_secrets) as file_of_secrets, PrivateLines(new_keys) as file_of_keys:
+        _run(connection, prepared, file_of_secrets, file_of_keys)
 
 
 def _ask(prepared: "_Prepared", is_sure: bool) -> None:
@@ -144,7 +160,7 @@ def export(connection: Connection, name: str | None) -> None:
 
     With --json it is the same file as JSON, which is YAML too. It holds what the owner NAME or no policy file owns.
     """
-    workspace = _read(connection, {})
+    workspace = replace(_read(connection, {}), keys=connection.run(read_all_keys))
     try:
         value, rest = export_value(workspace, owner_to_export(workspace) if name is None else name)
         read_value(value)
@@ -164,6 +180,12 @@ class _Prepared:
     workspace: Workspace
     values: dict[str, str]
 
+    @property
+    def creates_keys(self) -> bool:
+        """Return whether there are keys to create, whose plaintext has to go somewhere."""
+        changes = self.plan.changes
+        return any(change.kind is Kind.KEY and change.action is Action.CREATE for change in changes)
+
     def show(self, as_json: bool) -> None:
         output = plan_value(self.plan, self.steps) if as_json else plan_text(self.plan, self.steps)
         click.echo(json_text(output) if as_json else output)
@@ -176,6 +198,9 @@ def _prepare(connection: Connection, file: BinaryIO, consent: Consent) -> _Prepa
     except PolicyFileError as error:
         raise click.ClickException(str(error)) from None
     workspace = replace(_read(connection, values), providers=_providers(connection, document))
+    if document.keys:
+        groups = {key.group for key in document.keys} & workspace.groups.keys()
+        workspace = replace(workspace, keys=connection.run(lambda client: read_keys(client, groups)))
     plan = _explained(connection, make_plan(document, workspace, consent, frozenset(values)))
     return _Prepared(plan, () if plan.refusals else steps_of(plan, workspace), workspace, values)
 
@@ -221,7 +246,7 @@ def _values(document: PolicyFile) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def _run(connection: Connection, prepared: _Prepared, secrets_file: PrivateLines) -> None:
+def _run(connection: Connection, prepared: _Prepared, secrets_file: PrivateLines, keys_file: PrivateLines) -> None:
     def step(number: int, total: int, step: Step) -> None:
         click.echo(f"[{number}/{total}] {step.does} {step.kind} {cell_text(step.key)}", err=True)
 
@@ -234,10 +259,19 @@ def _run(connection: Connection, prepared: _Prepared, secrets_file: PrivateLines
         if not is_kept:
             click.echo(f"The signing secret of {new.id} was not kept: rotate it to see one.", err=True)
 
+    def key(new: NewKey) -> None:
+        try:
+            keys_file.append({"prefix": new.prefix, "key": new.key, "api_key": new.api_key})
+        except OSError as error:
+            remedy = f"rotate {new.prefix} with an overlap of 0 s to see one, and apply again: it does the rest"
+            raise click.ClickException(
+                f"the new key {new.key} could not be kept ({error.strerror}): {remedy}"
+            ) from None
+
     steps = prepared.steps
     workspace = prepared.workspace
     values = prepared.values
-    connection.run(lambda client: apply_steps(client, steps, workspace, values, Observer(step, webhook)))
+    connection.run(lambda client: apply_steps(client, steps, workspace, values, Observer(step, webhook, key)))
     if steps:
         deleted = sum(change.action is Action.DELETE for change in prepared.plan.changes)
         summary = f"{len(prepared.plan.changes) - deleted} created, changed or adopted, {deleted} deleted."

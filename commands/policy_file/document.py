@@ -10,6 +10,7 @@ from typing import Any
 
 from commands.output import cell_text
 from commands.policy_file.errors import PolicyFileError
+from commands.policy_file.group_keys.in_file import key_problems, keys_of
 from commands.policy_file.schema_check import Problem, problems_of
 from commands.policy_file.trees import parents_first, path_up
 from commands.policy_file.values import Endpoint, Group, PolicyFile, Secret, SlugPrice, Webhook
@@ -52,7 +53,8 @@ def read_value(document: Any) -> PolicyFile:
     if problems := problems_of(document):
         raise IllegalDocumentError(problems)
     groups = list(_groups(document.get("groups", []), ("groups",), None))
-    if problems := [*_repeated(document), *_group_problems(groups), *_price_problems(document)]:
+    problems = [*_repeated(document), *_group_problems(groups), *_price_problems(document)]
+    if problems := [*problems, *key_problems(document.get("groups", ()))]:
         raise IllegalDocumentError(problems)
     return PolicyFile(
         document["name"],
@@ -61,6 +63,7 @@ def read_value(document: Any) -> PolicyFile:
         parents_first([group for _place, group in groups]),
         numbered([_webhook(item) for item in document.get("webhooks", [])]),
         tuple(slug_price(item) for item in document.get("prices", [])),
+        tuple(keys_of(document.get("groups", ()))),
     )
 
 

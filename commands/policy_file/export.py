@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from commands.policy_file.errors import PolicyFileError
+from commands.policy_file.group_keys.matching import names_alone
+from commands.policy_file.group_keys.values import GroupKey, restrictions, settings_to_wire
 from commands.policy_file.schema import VERSION
 from commands.policy_file.steps import wire_models
 from commands.policy_file.values import Endpoint, Group, OwnedResource, Webhook, Workspace
@@ -41,7 +43,7 @@ def export_value(workspace: Workspace, name: str) -> tuple[dict[str, Any], int]:
         "endpoints": _endpoints(
             [item.value for item in workspace.endpoints.values() if item.owner in owners], workspace.models
         ),
-        "groups": _groups([item.value for item in workspace.groups.values() if item.owner in owners]),
+        "groups": _groups([item.value for item in workspace.groups.values() if item.owner in owners], workspace.keys),
         "webhooks": [_webhook(item.value) for item in workspace.webhooks if item.owner in owners],
         "prices": [_price(item.value.price) for item in workspace.prices.values() if item.owner in owners],
     }
@@ -88,9 +90,12 @@ def _endpoints(endpoints: Iterable[Endpoint], models: Mapping[str, str]) -> list
     return items
 
 
-def _groups(groups: Sequence[Group]) -> list[dict[str, Any]]:
+def _groups(groups: Sequence[Group], keys: Mapping[str, Sequence[GroupKey]]) -> list[dict[str, Any]]:
     """Each group in its parent, parents before children. One whose parent belongs to another file names it."""
     items = {group.external_entity_id: _group(group) for group in groups}
+    for id, item in items.items():
+        if of_group := _keys(keys.get(id, ())):
+            item["keys"] = of_group
     roots: list[dict[str, Any]] = []
     for group in groups:
         item = items[group.external_entity_id]
@@ -116,6 +121,17 @@ def _group(group: Group) -> dict[str, Any]:
         item["spend_limits"] = list(map(_spend_limit, group.spend_limits))
     item["models"] = [{name: value for name, value in entry.items() if value} for entry in wire_models(group.models)]
     return item
+
+
+def _keys(keys: Sequence[GroupKey]) -> list[dict[str, Any]]:
+    """The keys in use on which something is set, by their names where these are unambiguous."""
+    items: list[dict[str, Any]] = []
+    for key in keys:
+        settings = restrictions(key.settings)
+        if key.is_in_use and settings:
+            name = {"name": key.name} if names_alone(key, keys) else {"prefix": key.prefix}
+            items.append({**name, **settings_to_wire(settings)})
+    return items
 
 
 def _spend_limit(limit: SpendLimit) -> dict[str, Any]:

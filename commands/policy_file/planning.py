@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from commands.policy_file.cascade import exceeding_limits, illegal_spend
+from commands.policy_file.group_keys.matching import NoKeyError, RotatedKeyError, key_of_workspace
+from commands.policy_file.group_keys.values import GroupKey
 from commands.policy_file.trees import path_up
 from commands.policy_file.values import (
     Endpoint,
@@ -27,7 +29,7 @@ from policy.endpoints import UNRESTRICTED, unknown_provider
 from policy.limits.groups import MAX_DEPTH, Enforcement
 from policy.limits.limit import SlugLimits
 
-Value = Secret | Endpoint | Group | Webhook | SlugPrice
+Value = Secret | Endpoint | Group | Webhook | SlugPrice | GroupKey
 
 
 class Action(StrEnum):
@@ -104,6 +106,7 @@ def make_plan(file: PolicyFile, workspace: Workspace, consent: Consent, values: 
     planner.secrets(file.secrets, workspace, values)
     planner.endpoints(file, workspace)
     planner.groups(file.groups, workspace.groups)
+    planner.keys(file, workspace)
     planner.check_groups_of_webhooks(file, workspace.groups)
     planner.webhooks(file.webhooks, workspace.webhooks)
     planner.prices(file.prices, workspace.prices)
@@ -216,6 +219,48 @@ class _Planner:
         else:
             return True
         return False
+
+    def keys(self, file: PolicyFile, workspace: Workspace) -> None:
+        """Compare what the file names. Keys that it does not list and settings that it leaves out stay as they are."""
+        groups = {group.external_entity_id: group for group in file.groups}
+        others = {key.prefix for goal in file.keys for key in workspace.keys.get(goal.group, ()) if key.is_in_use}
+        for goal in file.keys:
+            try:
+                present = key_of_workspace(goal, workspace.keys.get(goal.group, ()))
+            except RotatedKeyError as error:
+                self.notes.append(f"key {goal.key}: {error}")
+                continue
+            except NoKeyError as error:
+                self.refusals.append(f"key {goal.key}: {error}")
+                continue
+            others -= {None if present is None else present.prefix}
+            self._compare_key(goal, present, workspace.groups.get(goal.group), groups[goal.group])
+        if others:
+            self.notes.append(f"{len(others)} keys of groups whose keys are listed are not in the file; they stay")
+
+    def _compare_key(
+        self, goal: GroupKey, present: GroupKey | None, owner: OwnedResource[Group] | None, group: Group
+    ) -> None:
+        name = f"key {goal.key}"
+        before = {} if present is None else present.settings
+        changes = {member: value for member, value in goal.settings.items() if before.get(member) != value}
+        foreign = set(changes.get("slugs") or ()) - {entry.slug for entry in group.models}
+        if present is not None and not changes:
+            self.unchanged += 1
+        elif foreign:
+            self.refusals.append(f"{name}: its group may not call {', '.join(sorted(foreign))}")
+        elif owner is not None and owner.owner not in (None, self._owner):
+            self.refusals.append(f"{name}: its group is owned by {owner.owner}")
+        elif owner is not None and owner.owner is None and not self._consent.adopt:
+            self.refusals.append(f"{name}: no policy file owns its group; --adopt takes that over")
+        elif present is None and goal.settings.get("disabled"):
+            self.refusals.append(f"{name}: a new key is not disabled; leave that out")
+        elif present is None:
+            self.changes.append(Change(Action.CREATE, Kind.KEY, goal.key, None, goal))
+        else:
+            now = OwnedResource(present.prefix or "", present, self._owner)
+            after = replace(present, settings={**before, **goal.settings})
+            self.changes.append(Change(Action.UPDATE, Kind.KEY, goal.key, now, after))
 
     def check_groups_of_webhooks(self, file: PolicyFile, existing: Mapping[str, OwnedResource[Group]]) -> None:
         names = {*existing, *(group.external_entity_id for group in file.groups)}

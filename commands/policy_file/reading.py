@@ -1,6 +1,6 @@
-"""Reads what a workspace has, over the management API: six lists, and one comparison per secret with a known value."""
+"""Reads what a workspace has, over the management API: its lists, and one comparison per secret with a known value."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from itertools import islice
@@ -10,6 +10,7 @@ from commands.connection import Client
 from commands.errors import AwayError, RefusedError
 from commands.lists import PAGE_ITEMS, Told, all_items
 from commands.policy_file.document import numbered, slug_limits, slug_price, spend_limits
+from commands.policy_file.group_keys.values import GroupKey, settings_from_wire
 from commands.policy_file.trees import parents_first
 from commands.policy_file.values import (
     Endpoint,
@@ -23,6 +24,7 @@ from commands.policy_file.values import (
     Workspace,
 )
 from policy.billing import EVENT_TYPE
+from policy.credentials import KeyKind
 from policy.endpoints import UNRESTRICTED, own_provider
 from policy.limits.groups import Enforcement
 from policy.prices import amount_text
@@ -37,6 +39,9 @@ SECRETS = "/v1/secrets"
 MODELS = "/v1/models"
 TABLES = "/console/tables.json"
 AUDIT = "/v1/audit_events"
+KEYS = "/v1/gateway/api_keys"
+_FEW_GROUPS = 20
+"""Groups whose keys are asked for one by one. Those of more come from the list of all keys."""
 _MOST_LOOKED_AT = 100
 """The most groups whose keys and balances are read: each takes two calls."""
 _AUDIT_PAGES = 5
@@ -74,6 +79,28 @@ async def _compared(client: Client, values: Any) -> dict[str, bool]:
         if answer["exists"]:
             equal[name] = answer["equal"]
     return equal
+
+
+async def read_all_keys(client: Client) -> dict[str, list[GroupKey]]:
+    """The keys of all groups; none where control is of a version without such a list, and without settings."""
+    try:
+        return await read_keys(client)
+    except RefusedError as error:
+        if error.status != 404:
+            raise
+        return {}
+
+
+async def read_keys(client: Client, groups: Collection[str] | None = None) -> dict[str, list[GroupKey]]:
+    """The keys of groups, by their external ids. None: of all groups."""
+    entities = list(groups) if groups is not None and len(groups) <= _FEW_GROUPS else [None]
+    keys: dict[str, list[GroupKey]] = {}
+    for entity in entities:
+        for item in await all_items(client, KEYS, type=KeyKind.FEDERATED.value, external_entity_id=entity):
+            group = item["group"]["external_entity_id"]
+            key = GroupKey(group, item["name"], item["prefix"], settings_from_wire(item), item.get("state", "ACTIVE"))
+            keys.setdefault(group, []).append(key)
+    return keys
 
 
 async def read_provider_names(client: Client) -> dict[str, str]:

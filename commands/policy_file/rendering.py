@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from commands.output import cell_text
+from commands.policy_file.group_keys.values import ANY, NEVER, GroupKey, settings_to_wire
 from commands.policy_file.planning import Action, Change, Plan
 from commands.policy_file.steps import IdOf, Step
 from commands.policy_file.values import Endpoint, Group, GroupLosses, Kind, LastChange, SlugPrice, Webhook
@@ -135,12 +136,28 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _flat(target)
         case Group():
             yield from _group_fields(value)
+        case GroupKey():
+            yield from _key_fields(value)
         case Webhook():
             yield "enabled", value.enabled
             yield "include_details", value.include_details
             yield "event_types", ", ".join(value.event_types)
         case SlugPrice(price=price):
             yield from _flat({name: member for name, member in price_to_wire(price).items() if member is not None})
+
+
+def _key_fields(key: GroupKey) -> Iterator[tuple[str, Any]]:
+    wire = settings_to_wire(key.settings)
+    for name, value in wire.items():
+        if name in ("allowed_ips", "slugs"):
+            yield name, ANY if value is None else ", ".join(value)
+        elif name == "rate_limits":
+            yield name, ", ".join(f"{limit['threshold']} {limit['type']} per {limit['unit']}" for limit in value)
+        elif name == "spend_limits":
+            texts = (f"{one['amount']} {one['currency']} {one['enforcement']} per {one['unit']}" for one in value)
+            yield name, ", ".join(texts)
+        else:
+            yield name, NEVER if value is None else value
 
 
 def _flat(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -35,6 +35,10 @@ def _list(items: str, description: str, most: int | None = None) -> Schema:
     return {"type": "array", "items": {"$ref": f"#/$defs/{items}"}, "description": description, **bound}
 
 
+def _texts(description: str) -> Schema:
+    return {"type": "array", "items": {"type": "string", "maxLength": 257}, "minItems": 1, "description": description}
+
+
 def _limit(types: Sequence[LimitType], units: Sequence[Unit]) -> Schema:
     return _object(
         ("type", "unit", "threshold"),
@@ -95,6 +99,7 @@ def _group(**more: Schema) -> Schema:
             "description": "The percents of its limits and its balance at which webhooks are told.",
         },
         spend_limits=_list("spend_limit", "What its calls may cost, at most one per unit.", MAX_SPEND_LIMITS),
+        keys=_list("key", "What is set on its keys. Those that are not listed stay as they are."),
         **more,
     )
 
@@ -170,6 +175,17 @@ SCHEMA: Schema = {
             amount=_AMOUNT,
             currency=_CURRENCY,
             enforcement={"enum": [mode.value for mode in SpendEnforcement], "description": "SOFT by default."},
+        ),
+        "key": _object(
+            (),
+            name=_text(255, "The key's name, which is that of no other key of the group in use."),
+            prefix=_text(64, "In place of a name.", r"^[A-Za-z0-9_]+$"),
+            expires_at=_text(40, "ISO 8601, or never."),
+            disabled={"type": "boolean"},
+            allowed_ips=_texts("The addresses and networks that may use it, or any alone."),
+            slugs=_texts("The group's slugs that it may call, or any alone."),
+            rate_limits=_list("rate_limit", "Its own, over all its slugs, at most one per type.", MAX_RATE_LIMITS),
+            spend_limits=_list("spend_limit", "What its calls may cost, at most one per unit.", MAX_SPEND_LIMITS),
         ),
         "webhook": _object(
             ("url",),

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from commands.policy_file.cascade import Transition, intermediate_models, intermediate_spend
+from commands.policy_file.group_keys.values import GroupKey, settings_to_wire
 from commands.policy_file.planning import Action, Change, Plan, entries
 from commands.policy_file.reading import ENDPOINTS, GROUPS, PRICES, SECRETS, WEBHOOKS
 from commands.policy_file.values import Group, Kind, OwnedResource, Workspace
@@ -70,7 +71,9 @@ def steps_of(plan: Plan, workspace: Workspace) -> tuple[Step, ...]:
         *(_price(change, plan.owner) for change in lasting[Kind.PRICE]),
         # Before the limits: a group that goes must not hold up those of its ancestors. Children first.
         *reversed(deletions[Kind.GROUP]),
+        *_prepared_keys(lasting[Kind.KEY]),
         *_groups(lasting[Kind.GROUP], changes[Kind.GROUP], workspace.groups, plan.owner),
+        *map(_key, lasting[Kind.KEY]),
         *((*deletions[Kind.WEBHOOK], *webhooks) if is_full else (*webhooks, *deletions[Kind.WEBHOOK])),
         *deletions[Kind.PRICE],
         *deletions[Kind.ENDPOINT],
@@ -96,6 +99,34 @@ def _deletion(change: Change) -> Step:
         return Step("DELETE", (PRICES,), change.kind, change.key, "delete", None, query)
     last = quote(change.key, safe="") if change.kind is Kind.SECRET else change.before.id
     return Step("DELETE", (collection[change.kind], last), change.kind, change.key, "delete")
+
+
+def _key(change: Change) -> Step:
+    """The call for a key, after those for groups: its slugs are its group's. A key has no owner of its own."""
+    goal: GroupKey = change.after
+    collection = (GROUPS, IdOf(Kind.GROUP, goal.group), "api_keys")
+    if change.before is None:
+        settings = {name: value for name, value in goal.settings.items() if name != "disabled"}
+        return Step(
+            "POST", collection, Kind.KEY, change.key, "create", {"name": goal.name, **settings_to_wire(settings)}
+        )
+    was = change.before.value.settings
+    body = settings_to_wire({name: value for name, value in goal.settings.items() if value != was.get(name)})
+    return Step("PATCH", (*collection, change.before.id), Kind.KEY, change.key, change.action.value, body)
+
+
+def _prepared_keys(changes: Sequence[Change]) -> Iterator[Step]:
+    """Remove spend limits in a currency that the tree may leave: all of a tree have one."""
+    for change in changes:
+        if change.before is None:
+            continue
+        old, new = (
+            {limit.currency for limit in key.settings.get("spend_limits", ())}
+            for key in (change.before.value, change.after)
+        )
+        if old and new and old != new:
+            path = (GROUPS, IdOf(Kind.GROUP, change.after.group), "api_keys", change.before.id)
+            yield Step("PATCH", path, Kind.KEY, change.key, "prepare", {"spend_limits": []})
 
 
 def _price(change: Change, owner: str) -> Step:

@@ -3,11 +3,12 @@
 Secrets, models and parents are referred to by name, as people do; ids are those of the API.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
+from commands.policy_file.group_keys.values import GroupKey
 from policy.billing import EVENT_TYPE
 from policy.endpoints import PROVIDER_NAMES
 from policy.limits.groups import Enforcement
@@ -26,6 +27,7 @@ class Kind(StrEnum):
     GROUP = "group"
     WEBHOOK = "webhook"
     PRICE = "price"
+    KEY = "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ class PolicyFile:
     groups: tuple[Group, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
     prices: tuple[SlugPrice, ...] = ()
+    keys: tuple[GroupKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +149,7 @@ class Workspace:
     """A workspace's resources by identity: secret name, slug, external id, slug and date. Groups: parents first.
 
     `models`: id to name. `equal`: for each secret whose value was compared, whether it is the stored one. `providers`:
-    the names that targets may have for them.
+    the names that targets may have for them. `keys`: by the external id of their group, as far as they were asked for.
     """
 
     secrets: Mapping[str, OwnedResource[Secret]] = field(default_factory=dict)
@@ -157,3 +160,4 @@ class Workspace:
     models: Mapping[str, str] = field(default_factory=dict)
     equal: Mapping[str, bool] = field(default_factory=dict)
     providers: Collection[str] = tuple(PROVIDER_NAMES)
+    keys: Mapping[str, Sequence[GroupKey]] = field(default_factory=dict)

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
+from policy.credentials import is_key_prefix
+from policy.keys.limits import key_name
 from policy.limits.groups import Enforcement
 from policy.spend.effective import counting_groups
 from policy.spend.spend_hash import Reserved, spend_key
@@ -61,10 +63,10 @@ class Withdrawal(NamedTuple):
 
 
 class SpendTree(NamedTuple):
-    """A tree of groups that has a spend limit or a balance. All of them have one currency.
+    """A tree of groups that has a spend limit, of a group or of a key, or a balance. All of them have one currency.
 
     `prices`: another text whenever a price of the workspace was changed. `is_hard`: one of its limits is HARD, or it
-    has a balance.
+    has a balance. `counts_keys`: one of its limits is a key's, so what each key spends is counted.
     """
 
     root_id: str
@@ -73,6 +75,7 @@ class SpendTree(NamedTuple):
     currency: str
     prices: str = ""
     is_hard: bool = False
+    counts_keys: bool = False
 
     @property
     def key(self) -> str:
@@ -82,6 +85,15 @@ class SpendTree(NamedTuple):
     def counting_groups(self, path: str) -> Sequence[str]:
         """The groups whose spend a call with this path adds to. `path`: ids from the root, each with `/`."""
         return counting_groups(path.split("/")[-2::-1], self.enforcement)
+
+    def counting_key(self, prefix: str, buckets: Mapping[str, str]) -> tuple[str, ...]:
+        """The name of the key whose spend a call with the key of this prefix adds to; none if keys do not count.
+
+        `buckets`: the prefix of the first key of a rotation, by that of each later one.
+        """
+        if not self.counts_keys or not is_key_prefix(prefix):
+            return ()
+        return (key_name(buckets.get(prefix, prefix)),)
 
 
 class TreeEvent(NamedTuple):
@@ -105,6 +117,7 @@ class TreeEvent(NamedTuple):
     image_output_tokens: int | None
     server_tool_calls: int | None
     charged: int
+    api_key_prefix: str
     balance_group: str | None
     draw: str | None
 
@@ -131,7 +144,8 @@ class TreeWithdrawal(NamedTuple):
 class SpentEvent(NamedTuple):
     """The amounts that an event adds to what groups have spent and to what is drawn from a balance.
 
-    `units`: 10^-22 of the tree's currency. `groups`: none if its cost is in no currency or in another one. `balance`:
+    `units`: 10^-22 of the tree's currency. `groups`: those that spend it, and the name of the key where keys count;
+    none if its cost is in no currency or in another one. `balance`:
     its name in the hash, or "". `draw`: units, priced when the event was committed. A withdrawal has only a draw.
     Where nothing is added, the reservation of `key` ends all the same.
     """

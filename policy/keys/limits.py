@@ -7,17 +7,17 @@ from policy.limits.effective import Plan, plan_of_limits
 from policy.limits.limit import Limit
 from policy.spend.spend_hash import spend_key
 
-_KEY = "key_"
+KEY_NAME = "key_"
 
 
 def key_name(bucket: str) -> str:
     """The name that counts what the keys of a rotation use: `bucket` is the prefix of the first. No group has it."""
-    return _KEY + bucket
+    return KEY_NAME + bucket
 
 
 def key_of_name(name: str) -> str | None:
     """The prefix of the key that has this name. None: it is that of a group."""
-    return name.removeprefix(_KEY) if name.startswith(_KEY) else None
+    return name.removeprefix(KEY_NAME) if name.startswith(KEY_NAME) else None
 
 
 def key_plan(root_group: str, bucket: str, limits: tuple[Limit, ...]) -> Plan:

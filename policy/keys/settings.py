@@ -10,7 +10,7 @@ from policy.limits.limit import Limit, limit_from_wire, limit_to_wire
 from policy.spend.limits import SpendLimit, spend_limit_to_wire, spend_limits_from_wire
 
 Wire = dict[str, Any]
-_MEMBERS = frozenset(("expires_at_ms", "disabled", "allowed_ips", "slugs", "rate_limits", "spend_limits"))
+MEMBERS = frozenset(("expires_at_ms", "disabled", "allowed_ips", "slugs", "rate_limits", "spend_limits"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def key_settings_from_wire(wire: Wire) -> KeySettings:
     Raises ValueError, KeyError, TypeError or AttributeError for what this version does not know: to ignore it would
     widen the key.
     """
-    if unknown := wire.keys() - _MEMBERS:
+    if unknown := wire.keys() - MEMBERS:
         raise ValueError(f"unknown members: {', '.join(sorted(unknown))}")
     slugs = wire.get("slugs")
     return KeySettings(

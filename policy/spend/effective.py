@@ -19,7 +19,10 @@ from policy.spend.spend_hash import spend_key
 
 @dataclass(frozen=True, slots=True)
 class SpendBound:
-    """A spend limit that binds a call, the group that sets it, and the group whose spend it bounds."""
+    """A spend limit that binds a call, the group that sets it, and the group whose spend it bounds.
+
+    Of a key's own limit both are the key, by its name.
+    """
 
     limit: SpendLimit
     source_group: str
@@ -32,6 +35,18 @@ class BalanceBound:
 
     balance: Balance
     group_id: str
+
+
+class KeySpend(NamedTuple):
+    """The spend limits of a key, and the name that counts it (`policy.keys.limits.key_name`)."""
+
+    name: str
+    limits: Sequence[SpendLimit]
+
+    @property
+    def bounds(self) -> tuple[SpendBound, ...]:
+        """The limits in the order of trial: DAY before MONTH."""
+        return tuple([SpendBound(limit, self.name, self.name) for limit in _ordered(self.limits)])
 
 
 class Ceiling(NamedTuple):
@@ -55,11 +70,11 @@ class SpendPlan:
     key: str
     """The Redis hash of the tree."""
     groups: tuple[str, ...]
-    """The groups whose spend a call adds to, from the calling one up, whether they have a limit or not. Then the
-    name of the balance."""
+    """The groups whose spend a call adds to, from the calling one up, whether they have a limit or not. Before them
+    the name of the key, if it has limits of its own; behind them that of the balance."""
     currency: str
     bounds: tuple[SpendBound, ...]
-    """The limits in the order of trial: from the group to the root, DAY before MONTH."""
+    """The limits in the order of trial: of the key, from the group to the root; DAY before MONTH."""
     balance: BalanceBound | None = None
     """It is tried behind all limits."""
     ceilings: tuple[Ceiling, ...] = field(init=False, compare=False)
@@ -81,15 +96,19 @@ def spend_plan(
     enforcement: Enforcement,
     limits: Sequence[Sequence[SpendLimit]],
     balances: Sequence[Balance | None],
+    key: KeySpend | None = None,
 ) -> SpendPlan | None:
     """The plan of the calls of `path[0]`; None if no spend limit binds them, and they draw from no balance.
 
     `path`: the ids of the group, its parent, and so on to the root. `limits`: the spend limits of each of them;
-    `balances`: the balance of each. All have one currency.
+    `balances`: the balance of each. `key`: that of the calls, if it has limits of its own. All have one currency.
     """
     bounds = _cascading(path, limits) if enforcement is Enforcement.CASCADING else _nearest(path, limits)
     balance = nearest_balance(path, balances)
     groups = counting_groups(path, enforcement)
+    if key is not None:
+        bounds = (*key.bounds, *bounds)
+        groups = (key.name, *groups)
     if balance is not None:
         groups = (*groups, balance_name(balance.group_id))
         currency = balance.balance.currency

@@ -55,6 +55,11 @@ local function counts_draws(e)
   return e:sub(-#DRAWS_COUNTED) == DRAWS_COUNTED
 end
 
+-- Whether what keys spend counts in a hash with this `e`, as limits of their own need it.
+local function counts_keys(e)
+  return e:find(KEYS_COUNTED, 1, true) ~= nil
+end
+
 -- The names of the DAY and of the MONTH that have this time (ms): spent_field() is 's' .. group .. ':' .. name.
 local function window_names(at_ms)
   local utc_day = floor(at_ms / DAY_MS)

@@ -3,9 +3,10 @@
 See docs/reference/money.md#how-spend-is-counted.
 """
 
+from policy.keys.limits import KEY_NAME
 from policy.limits.counter_layout import HASH_EXPIRY_S
 from policy.limits.windows import DAY_MS
-from policy.spend.spend_hash import AMOUNT_BYTES, DRAWS_COUNTED, INCARNATION_CHARS, LIMB
+from policy.spend.spend_hash import AMOUNT_BYTES, DRAWS_COUNTED, INCARNATION_CHARS, KEYS_COUNTED, LIMB
 
 RENEWED_MS = 3_600_000
 """Control renews the expiry of a hash when `c` comes to another hour; a take does where `c` is older than this."""
@@ -24,5 +25,5 @@ def spend_constants() -> str:
     return (
         "local AMOUNT, SPENT = '<I8I8', '<I8I8I8'\n"
         f"local {', '.join(numbers)} = {', '.join(map(str, numbers.values()))}\n"
-        f"local DRAWS_COUNTED = '{DRAWS_COUNTED}'\n"
+        f"local DRAWS_COUNTED, KEYS_COUNTED, KEY_NAME = '{DRAWS_COUNTED}', '{KEYS_COUNTED}', '{KEY_NAME}'\n"
     )

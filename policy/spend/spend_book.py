@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from policy.keys.limits import key_of_name
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import Ceiling, SpendPlan
@@ -16,6 +17,7 @@ from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,
     EPOCH_FIELD,
+    KEYS_COUNTED,
     RESERVATION_PREFIX,
     RESERVED_PREFIX,
     UNITS_PER_PICO,
@@ -108,7 +110,7 @@ class SpendBook:
         """
         if not self.epoch:
             return None
-        if plan.is_hard and not self._is_complete():
+        if plan.is_hard and not (self._is_complete() and self._counts_key_of(plan)):
             raise IncompleteReservationsError
         grants: list[int] = []
         at_ms = max(clock_ms, self.counted_ms)
@@ -223,6 +225,10 @@ class SpendBook:
 
     def _is_complete(self) -> bool:
         return self.complete_epoch != "" and self.complete_epoch == self.epoch.split(" ", 1)[0]
+
+    def _counts_key_of(self, plan: SpendPlan) -> bool:
+        """Return whether what the plan's key spends is counted here, if it has limits of its own."""
+        return key_of_name(plan.groups[0]) is None or KEYS_COUNTED in self.epoch
 
     def _refusing(self, plan: SpendPlan, at_ms: int, least: int) -> int:
         """The number of the first ceiling without room; 0: all have some."""

@@ -10,12 +10,15 @@ See docs/reference/money.md#how-spend-is-counted.
 # - `e`: the epoch of the server under which control has counted what is here, the currency, and a name for the prices
 #   of then, with blanks between them. Without it, nothing counts. The epoch is `master_replid` of `INFO replication`,
 #   which is another one after each start and each promotion of a server: what is here may be older then. At its end is
-#   DRAWS_COUNTED where what is drawn from balances is here, too: without it, no balance admits.
+#   DRAWS_COUNTED where what is drawn from balances is here, too: without it, no balance admits. KEYS_COUNTED before
+#   that: what each key spends is here, too; without it, no key with limits of its own passes a HARD limit or a balance.
 # - `h`: the epoch under which all reservations of calls in flight are here. HARD limits and balances admit only under
 #   this one.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
+# - The same by the name of a key (`policy.keys.limits.key_name`): what it spends, over all its slugs, where one of the
+#   tree has spend limits of its own; what calls reserve of those limits. The counters of its rate limits are here, too.
 # - `s<group>*:B`, `r<group>*`: the same of the group's prepaid balance: what is drawn, withdrawals included.
 # - `p<event key>`: a reservation: its amount, the worker incarnation that made it, its groups, each followed by `/`. An
 #   empty one was given back before it was made: it keeps a late take from running.
@@ -39,6 +42,8 @@ RESERVATION_PREFIX = "p"
 DRAWS_COUNTED = "+"
 """The end of `e` in trees with a HARD limit or a balance. A control of before balances, which knows no draws, builds a
 hash without it, and this one builds it again."""
+KEYS_COUNTED = "#"
+"""A sign in `e` of trees in which a key has spend limits of its own. Nothing else in `e` has it."""
 BALANCE_WINDOW = "B"
 """The name of the only window of a balance."""
 INCARNATION_CHARS = 16
@@ -77,12 +82,15 @@ def window_name(unit: Unit | None, at_ms: int) -> str:
     return f"{letter}{window_number(unit.window, day_of(at_ms))}"
 
 
-def epoch_text(epoch: str, currency: str, prices: str = "", *, with_draws: bool = False) -> str:
+def epoch_text(
+    epoch: str, currency: str, prices: str = "", *, with_draws: bool = False, with_keys: bool = False
+) -> str:
     """The text of `e` while what the hash has counts: in that epoch, for limits in that currency, by these prices.
 
-    `with_draws`: what is drawn from balances counts, too.
+    `with_draws`: what is drawn from balances counts, too. `with_keys`: what keys spend does.
     """
-    return f"{epoch} {currency} {prices}{DRAWS_COUNTED if with_draws else ''}"
+    signs = (KEYS_COUNTED if with_keys else "") + (DRAWS_COUNTED if with_draws else "")
+    return f"{epoch} {currency} {prices}{signs}"
 
 
 def picos_of(units: int) -> int:

@@ -7,6 +7,7 @@ its head: time passes and addresses differ without a change of policy. Most call
 from dataclasses import dataclass
 
 from policy.keys.settings import KeySettings
+from proxy.callers.address_ranges import AddressRanges
 
 NEVER_MS = 1 << 63
 """The end of terms that do not end."""
@@ -18,6 +19,14 @@ class CallerTerms:
 
     ends_at_ms: int = NEVER_MS
     """The first moment, in ms since 1970, at which the caller is refused. 0: at any time, as with a disabled key."""
+    addresses: AddressRanges | None = None
+    """The addresses from which it may call; None: from all."""
+    slugs: frozenset[str] | None = None
+    """The slugs that it may call, of those that its group may call; None: all of them."""
+
+    def covers(self, slug: str) -> bool:
+        """Return whether the caller may call the slug, if its group may."""
+        return self.slugs is None or slug in self.slugs
 
 
 def terms_of(settings: KeySettings | None) -> CallerTerms | None:
@@ -27,7 +36,9 @@ def terms_of(settings: KeySettings | None) -> CallerTerms | None:
     """
     if settings is None:
         return None
-    terms = CallerTerms(_end_ms(settings))
+    addresses = AddressRanges(settings.allowed_ips) if settings.allowed_ips else None
+    slugs = None if settings.slugs is None else frozenset(settings.slugs)
+    terms = CallerTerms(_end_ms(settings), addresses, slugs)
     return None if terms == CallerTerms() else terms
 
 

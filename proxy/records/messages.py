@@ -44,6 +44,11 @@ class Incoming(Protocol):
         ...
 
     @property
+    def peer(self) -> str:
+        """The address of the connection's other end; "" if it has none, or has gone."""
+        ...
+
+    @property
     def request_target(self) -> str:
         """Path and query as sent, percent-encoded."""
         ...

@@ -5,8 +5,7 @@ An unknown key is refused only after control has confirmed the policy replica. A
 See docs/reference/management-api.md#federated-keys.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from policy.credentials import (
     TOKEN_ID,
@@ -19,6 +18,7 @@ from policy.credentials import (
     unregistrable,
 )
 from policy.keys.permissions import Permission, permissions_of
+from proxy.callers.caller_addresses import CallerAddresses
 from proxy.callers.caller_terms import CallerTerms
 from proxy.directory_values import Identified, KeyHolder
 from proxy.exchange import RequestContext
@@ -34,19 +34,19 @@ from proxy.refusals import (
 )
 
 
-class Tokens(Protocol):
-    """Identifies callers by tokens. Satisfied by `TokenCallers`."""
-
-    async def holder(self, text: str, id: str, *, may_ask: bool) -> KeyHolder: ...
+TokenHolder = Callable[[str, str, bool], Awaitable[KeyHolder]]
 
 
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
-    def __init__(self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int], addresses: CallerAddresses
+    ) -> None:
         self._directory = directory
         self._tokens = tokens
         self._now_ms = now_ms
+        self._addresses = addresses
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
         """The caller whom `known` has found before, by the same head and under the same policy.
 
@@ -89,9 +89,11 @@ class Authenticate:
         return self._identified(context, _only(holders))
 
     def check_terms(self, context: RequestContext, identified: Identified, terms: CallerTerms) -> None:
-        """Refuse a caller whose terms have ended, as one whose key was revoked. Reports name it even then."""
+        """Refuse a caller out of time or place as one whose key was revoked. Reports name it even then."""
         context.identified = identified
         if self._now_ms() >= terms.ends_at_ms:
+            raise BadCredentialError
+        if terms.addresses is not None and self._addresses.of(context.incoming) not in terms.addresses:
             raise BadCredentialError
 
     def _identified(self, context: RequestContext, holder: KeyHolder) -> Identified:
@@ -125,7 +127,7 @@ class Authenticate:
         if KeyKind.FEDERATED not in context.facts.purpose.users:
             return []
         try:
-            return [await self._tokens.holder(token, credential_id(token), may_ask=may_ask)]
+            return [await self._token_holder(token, credential_id(token), may_ask)]
         except BadCredentialError:
             return []
 

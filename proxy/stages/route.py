@@ -60,14 +60,15 @@ class Route:
             return model_listing.one_model_answer(incoming, slug)
         if key.group_id is None:
             raise BadCredentialError
-        slugs = (slug for slug in self._directory.slugs(key.group_id) if self._endpoint(key, slug) is not None)
-        return model_listing.list_models_answer(incoming, slugs)
+        slugs = self._directory.slugs(key.group_id)
+        callable_slugs = (slug for slug in slugs if identified.covers(slug) and self._endpoint(key, slug) is not None)
+        return model_listing.list_models_answer(incoming, callable_slugs)
 
     def _slug_route(self, identified: Identified, slug: str) -> SlugRoute:
         group = identified.group
         if group is None:
             raise BadCredentialError  # slug paths are for federated keys, and those have a group
-        route = self._directory.slug_route(group, identified.key, slug)
+        route = self._directory.slug_route(group, identified.key, slug) if identified.covers(slug) else None
         if route is None and self._directory.group(group.id) is None:
             raise BadCredentialError  # the group was deleted while the body came, and its keys with it
         if route is None or route.endpoint.workspace_id != identified.key.workspace_id:

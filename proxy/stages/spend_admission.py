@@ -11,6 +11,7 @@ from time import time_ns
 from typing import NamedTuple
 
 from policy.billing import MAX_COUNT
+from policy.keys.limits import key_of_name
 from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
@@ -163,7 +164,7 @@ class AdmitSpend:
             kind, unit, group = (SPEND, bound.limit.unit.value, bound.counting_group)
             deposited = ""
         self._meters.limit_decision(("refused", kind, unit))
-        if is_reached:
+        if is_reached and key_of_name(group) is None:  # customers and webhooks are told of groups alone
             limit = ReachedLimit(context.workspace_id, group, slug="", type="", unit=unit, deposited=deposited)
             self._meters.limit_reached(limit)
         return spend_refusal(reply)

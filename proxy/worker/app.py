@@ -164,6 +164,7 @@ async def _parts(
         access_tokens=tokens,
         tiers=settings.tiers,
         cors=settings.cors,
+        trusted_proxies=settings.trusted_proxies,
         model_host_suffix=settings.model_host_suffix,
         look_mark=look_mark(settings.internal_token),
         async_queueing=_async_queueing(settings, meters, stack) if settings.async_requests.enabled else None,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from commands.times import api_time
+from commands.times import api_time, end_time, span_s, until_text
 
 NOW = datetime(2026, 11, 24, 12, 0, 0, tzinfo=UTC)
 
@@ -48,3 +48,42 @@ def test_other_text_is_refused(text: str) -> None:
 def test_days_and_months_of_words_are_utc(word: str, moment: str) -> None:
     east = timezone(timedelta(hours=2))
     assert api_time(word, datetime(2027, 1, 1, 1, 30, tzinfo=east)) == moment
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("30d", "2026-12-24T12:00:00.000Z"),
+        ("12h", "2026-11-25T00:00:00.000Z"),
+        ("2027-01-31", "2027-01-31T00:00:00.000Z"),
+        ("2027-01-31T08:00:00+02:00", "2027-01-31T06:00:00.000Z"),
+    ],
+)
+def test_a_time_to_come_is_so_long_from_now(text: str, moment: str) -> None:
+    assert end_time(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "today", "30", "999999w", "9999-12-31T23:59:59-14:00"])
+def test_other_text_is_no_time_to_come(text: str) -> None:
+    with pytest.raises(ValueError, match="expected ISO 8601"):
+        end_time(text, NOW)
+
+
+def test_spans_are_seconds() -> None:
+    assert [span_s(text) for text in ("0s", "90s", "15m", "1h", "7d", "2w")] == [0, 90, 900, 3600, 604_800, 1_209_600]
+    for text in ("", "1", "-1h", "1h30m", "1y"):
+        with pytest.raises(ValueError, match="expected a number of seconds"):
+            span_s(text)
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("2026-11-27T12:00:01.000Z", "3 d"),
+        ("2026-11-24T12:50:59.000Z", "50 min"),
+        ("2026-11-24T12:00:00.500Z", "0 s"),
+        ("2026-11-24T11:00:00Z", "0 s"),
+    ],
+)
+def test_what_is_left_is_in_its_largest_unit(end: str, text: str) -> None:
+    assert until_text(end, NOW) == text

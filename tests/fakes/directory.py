@@ -10,14 +10,16 @@ from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_plan
+from policy.keys.limits import key_name, key_plan
+from policy.keys.roles import Role
+from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_for
 from policy.limits.groups import Enforcement, Group
 from policy.limits.limit import Limit, SlugLimits
 from policy.prices import Price, token_prices
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, Wire, WorkspaceRow
 from policy.spend.balances import Balance
-from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.effective import KeySpend, SpendPlan, spend_plan
 from policy.spend.limits import SpendLimit
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
@@ -49,6 +51,8 @@ class FakeDirectory:
     prices: dict[str, SlugPrices] = field(default_factory=dict)
     spend: dict[str, SpendPlan] = field(default_factory=dict)
     """Spend plans by group."""
+    key_spend: dict[str, SpendPlan] = field(default_factory=dict)
+    """Spend plans of keys with limits of their own, by digest."""
     away: bool = False
     unconfirmable: bool = False
     confirmations: int = 0
@@ -137,9 +141,21 @@ class FakeDirectory:
         plan = self._plan(group, slug)
         if endpoint is None or plan is None:
             return None
-        limits = () if key.settings is None else key.settings.rate_limits
-        further = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
-        return SlugRoute(endpoint, plan, self.prices.get(slug), self.spend.get(group.id), further)
+        settings = key.settings or NO_SETTINGS
+        bucket = key.bucket or key.prefix
+        rates = settings.rate_limits
+        further = (key_plan(group.path[-1], bucket, rates),) if rates else ()
+        spend = self.spend.get(group.id)
+        if settings.spend_limits:
+            assert spend is None, "here a key and its group do not both have spend limits"
+            own = KeySpend(key_name(bucket), settings.spend_limits)
+            groups = [()] * len(group.path)
+            spend = self.key_spend.get(key.digest) or spend_plan(
+                group.path, group.enforcement, groups, [None] * len(groups), own
+            )
+            assert spend is not None
+            self.key_spend[key.digest] = spend
+        return SlugRoute(endpoint, plan, self.prices.get(slug), spend, further)
 
     def plan(self, group_id: str, slug: str) -> Plan | None:
         group = self.group(group_id)
@@ -182,10 +198,12 @@ class FakeDirectory:
 
     # Methods that fill it.
 
-    def add_key(self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1") -> None:
+    def add_key(
+        self, key: str, kind: KeyKind = KeyKind.FEDERATED, group_id: str | None = "g1", role: Role | None = None
+    ) -> None:
         digest = digest_of(key)
         prefix = key.partition(".")[0] if unregistrable(key) else registered_prefix(key)
-        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id)
+        self.keys[digest] = KeyRow(digest, prefix, kind, "w1", group_id, role=role)
 
     def add_slug(self, slug: str, target: Target, workspace_id: str = "w1") -> None:
         self.endpoints[slug] = EndpointRow(slug, f"e-{slug}", workspace_id, target)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from time import monotonic, time
 
 from proxy.accounting.output_estimates import OutputEstimates
+from proxy.callers.address_ranges import AddressRanges
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
@@ -46,6 +47,7 @@ class PathRig:
     seal_keys: SealKeys = field(default_factory=lambda: SEAL_KEYS)
     clock_ms: int = field(default_factory=now_ms)
     """The time by which keys expire."""
+    trusted_proxies: AddressRanges = field(default_factory=AddressRanges)
 
     def __post_init__(self) -> None:
         self.replicas = FakeReplicas(self.directory, self.waiting_times)
@@ -68,6 +70,7 @@ class PathRig:
             capacity=self.capacity,
             model_host_suffix=self.model_host_suffix,
             now_ms=lambda: self.clock_ms,
+            trusted_proxies=self.trusted_proxies,
         )
 
     def over(self, upstream: UpstreamClient) -> None:

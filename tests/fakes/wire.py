@@ -23,6 +23,7 @@ class FakeIncoming:
         fields: dict[str, str | None] = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
         fields |= {name.replace("_", "-"): value for name, value in headers.items()}  # None removes a field
         self.method = method
+        self.peer = "127.0.0.1"
         self.request_target = target
         self.fields: list[tuple[str, str]] = [(name, value) for name, value in fields.items() if value is not None]
         self.received_at = perf_counter()

@@ -1,6 +1,6 @@
 """The management API of one workspace in memory, with control's rules from `policy`, for commands over the API.
 
-It keeps what policy files describe: secrets, endpoints, groups, webhooks, prices. `calls` lists all writes.
+It keeps what policy files describe: secrets, endpoints, groups, webhooks, prices, keys. `calls` lists all writes.
 """
 
 from collections.abc import Mapping
@@ -56,6 +56,8 @@ class WorkspaceApi:
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Wire]] = {name: {} for name in _KINDS}
         self.models: dict[str, str] = {}
+        self.keys: dict[str, Wire] = {}
+        """Keys of groups by prefix, as the API lists them."""
         self.providers: ProviderNames = PROVIDER_NAMES
         self.calls: list[tuple[str, str]] = []
         self.away_after: int | None = None
@@ -65,6 +67,10 @@ class WorkspaceApi:
         if path == TABLES:
             return {"providers": [{"name": name} for name in self.providers]}
         parts = path.strip("/").split("/")
+        if parts[-1] == "api_keys" and method == "GET":
+            return self._list_keys(query)
+        if "api_keys" in parts:
+            return self._write_key(method, path, body)
         names = [part for part in parts if part in (*self.items, "models")]
         kind = names[0]
         rest = parts[parts.index(names[0]) + 1 :]
@@ -79,6 +85,39 @@ class WorkspaceApi:
         self._now += 1
         change = getattr(self, f"_{method.lower()}_{kind}")
         return self._shown(change(body, *rest, **query))
+
+    def _list_keys(self, query: Mapping[str, Any]) -> Wire:
+        entity = query.get("external_entity_id")
+        items = [key for key in self.keys.values() if entity in (None, key["group"]["external_entity_id"])]
+        return {"items": items, "pagination": {"cursor": None}}
+
+    def _write_key(self, method: str, path: str, body: Wire) -> Wire:
+        """POST of a key, or PATCH of one, by control's rules for what is set on it."""
+        if self.away_after is not None and len(self.calls) >= self.away_after:
+            raise AwayError("the connection broke")
+        self.calls.append((method, path))
+        self._now += 1
+        group_id, _, *prefixes = path.strip("/").split("/")[3:]
+        group = self._existing("groups", group_id)
+        prefix = prefixes[0] if prefixes else f"tg_{self._now}"
+        assert method == ("PATCH" if prefixes else "POST")
+        assert prefixes or "disabled" not in body
+        key = self.keys[prefix] if prefixes else self.new_key(prefix, group_id, body["name"])
+        changed = {**key, **body}
+        if "slugs" in body and not set(body["slugs"] or ()) <= {entry.slug for entry in group["group"].models}:
+            raise refused(400, "SLUGS")
+        if "spend_limits" in body:
+            changed["spend_limits"] = self._legal_spend(group["group"], body["spend_limits"], but=prefix)
+        self.keys[prefix] = changed
+        return changed if prefixes else {**changed, "api_key": f"{prefix}.secret"}
+
+    def new_key(self, prefix: str, group_id: str, name: str | None) -> Wire:
+        """A key on which nothing is set, as it is listed."""
+        entity = self.items["groups"][group_id]["metadata"]["external_entity_id"]
+        empty = {"expires_at": None, "disabled": False, "allowed_ips": None, "slugs": None}
+        lists: Wire = {"rate_limits": [], "spend_limits": []}
+        group = {"id": group_id, "external_entity_id": entity}
+        return {"prefix": prefix, "name": name, "state": "ACTIVE", "group": group, **empty, **lists}
 
     def write(self, kind: str, key: str) -> None:
         """Something other than the owner writes the resource, and changes nothing."""
@@ -206,19 +245,22 @@ class WorkspaceApi:
             if any(exceeding(thresholds(upper), thresholds(lower)) for upper, lower in pairs):
                 raise refused(400, "CHILD_EXCEEDS_PARENT_LIMIT")
 
-    def _legal_spend(self, group: Group, wire: list[Wire]) -> list[Wire]:
+    def _legal_spend(self, group: Group, wire: list[Wire], but: str | None = None) -> list[Wire]:
         """Check the spend limits by control's rules and return them as they are stored."""
         limits = spend_limits_from_wire(wire)
         own = {id: spend_limits_from_wire(item["spend_limits"]) for id, item in self.items["groups"].items()}
         ancestors = self._ancestors(group.parent_id)
         root = ancestors[-1].id if ancestors else group.id
-        tree = {root, *(one.id for one in self._descendants(root))} - {group.id}
+        tree = {root, *(one.id for one in self._descendants(root))}
+        keys = [key for prefix, key in self.keys.items() if key["group"]["id"] in tree and prefix != but]
+        of_keys = [one for key in keys for one in spend_limits_from_wire(key["spend_limits"])]
+        others = tree if but is not None else tree - {group.id}
         check_spend_limits(limits)
         try:
-            check_currency([*limits, *(one for id in tree for one in own[id])])
+            check_currency([*limits, *of_keys, *(one for id in others for one in own.get(id, ()))])
         except TreeCurrencyError:
             raise refused(400, "SPEND") from None
-        if group.enforcement is Enforcement.CASCADING:
+        if but is None and group.enforcement is Enforcement.CASCADING:
             pairs = [(own[upper.id], limits) for upper in ancestors]
             pairs += [(limits, own[lower.id]) for lower in self._descendants(group.id)]
             if any(exceeding(amounts(upper), amounts(lower)) for upper, lower in pairs):
@@ -272,6 +314,7 @@ class WorkspaceApi:
 
     def _delete_groups(self, _body: None, id: str) -> Wire:
         below = [group.id for group in self._descendants(id)]
+        self.keys = {prefix: key for prefix, key in self.keys.items() if key["group"]["id"] not in (id, *below)}
         for group_id in below:
             del self.items["groups"][group_id]
         self._existing("groups", id)

@@ -7,10 +7,11 @@ import pytest
 from policy.credentials import digest_of
 from policy.keys.settings import KeySettings
 from policy.snapshot import WorkspaceRow
-from tests.fakes.directory import KEY
+from proxy.callers.caller_addresses import trusted_proxies
+from tests.fakes.directory import KEY, SLUG
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
-from tests.fakes.wire import FakeIncoming, asking
+from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
 
 DIGEST = digest_of(KEY)
 PATHS = ("/v1/chat/completions", "/v1/messages/count_tokens", "/v1/models", "/v1/models/acme/chat", "/v1/nothing")
@@ -19,7 +20,7 @@ PATHS = ("/v1/chat/completions", "/v1/messages/count_tokens", "/v1/models", "/v1
 @pytest.fixture
 def rig() -> PathRig:
     rig = PathRig()
-    rig.upstream.will(*[answer(b"{}") for _ in range(3)])
+    rig.upstream.will(*[answer(b"{}") for _ in range(6)])
     return rig
 
 
@@ -74,3 +75,68 @@ async def test_call_that_began_before_the_end_is_served(rig: PathRig) -> None:
     incoming.read = slow  # type: ignore[method-assign]
     assert (await rig.serve(incoming)).status == 200
     assert (await rig.serve(asking())).status == 403
+
+
+async def test_key_is_good_for_its_networks_alone(rig: PathRig) -> None:
+    settle_on(rig, KeySettings(allowed_ips=("192.0.2.0/24", "2001:db8::/32")))
+    for peer, status in (("192.0.2.9", 200), ("::ffff:192.0.2.9", 200), ("2001:db8::1", 200), ("192.0.3.1", 403)):
+        assert (await calling_from(rig, peer)).status == status
+    for peer in ("::1", ""):
+        refused = await calling_from(rig, peer)
+        assert (refused.status, refused.json) == (403, {"error": "Authentication failed"})
+
+
+async def test_address_is_the_one_that_a_trusted_proxy_names(rig: PathRig) -> None:
+    rig = rig.rebuilt(trusted_proxies=trusted_proxies("10.0.0.0/8"))
+    settle_on(rig, KeySettings(allowed_ips=("192.0.2.0/24",)))
+    assert (await calling_from(rig, "10.0.0.1", "192.0.2.9")).status == 200
+    assert (await calling_from(rig, "10.0.0.1", "192.0.2.9, 198.51.100.7")).status == 403
+    assert (await calling_from(rig, "198.51.100.7", "192.0.2.9")).status == 403
+    assert (await calling_from(rig, "10.0.0.1", "192.0.2.9, unknown")).status == 403
+    settle_on(rig, None)
+    assert (await calling_from(rig, "10.0.0.1", "192.0.2.9, unknown")).status == 200, "other keys have no address"
+
+
+async def test_slug_outside_the_key_s_is_as_one_outside_the_group_s(rig: PathRig) -> None:
+    settle_on(rig, KeySettings(slugs=()))
+    paths = ("/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings")
+    of_key = [await body_of(rig, path) for path in paths]
+    settle_on(rig, None)
+    rig.directory.groups["g1"] = replace(rig.directory.groups["g1"], models=())
+    assert of_key == [await body_of(rig, path) for path in paths]
+    assert {status for status, _ in of_key} == {404}
+    assert not rig.upstream.calls
+    assert not rig.meters.decisions
+
+
+async def test_list_of_slugs_has_those_of_the_key(rig: PathRig) -> None:
+    for settings, slugs in (
+        (None, [SLUG]),
+        (KeySettings(slugs=(SLUG, "acme/gone")), [SLUG]),
+        (KeySettings(slugs=()), []),
+    ):
+        settle_on(rig, settings)
+        listing = await rig.serve(FakeIncoming("/v1/models", "GET"))
+        assert [model["id"] for model in listing.json["data"]] == slugs
+        assert (await rig.serve(FakeIncoming(f"/v1/models/{SLUG}", "GET"))).status == (200 if slugs else 404)
+
+
+async def test_slug_that_the_group_loses_widens_no_key(rig: PathRig) -> None:
+    settle_on(rig, KeySettings(slugs=("acme/other",)))
+    assert (await rig.serve(asking())).status == 404
+    rig.directory.endpoints["acme/other"] = replace(rig.directory.endpoints[SLUG], slug="acme/other")
+    assert (await rig.serve(asking("acme/other"))).status == 404, "the group may not call it"
+
+
+async def calling_from(rig: PathRig, peer: str, forwarded_for: str | None = None) -> FakeOutgoing:
+    incoming = asking()
+    incoming.peer = peer
+    incoming.fields += [] if forwarded_for is None else [("x-forwarded-for", forwarded_for)]
+    return await rig.serve(incoming)
+
+
+async def body_of(rig: PathRig, path: str) -> tuple[int, object]:
+    outgoing = await rig.serve(
+        FakeIncoming(path).saying({"model": SLUG, "messages": [], "max_tokens": 5, "input": "x"})
+    )
+    return outgoing.status, outgoing.json

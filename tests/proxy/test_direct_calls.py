@@ -10,6 +10,7 @@ import pytest
 from policy.credentials import KeyKind, digest_of
 from policy.deployments import Deployment, Where
 from policy.hosts import Reach
+from policy.keys.roles import Role
 from policy.snapshot import KeyRow, ModelRow, WorkspaceRow
 from proxy.answers import Headers
 from proxy.capacity.worker_capacity import CapacityLimits
@@ -169,6 +170,17 @@ async def test_export_key_suspended_and_not_onboarded_workspaces_are_refused(rig
     await refused(rig, asking(), 402)
     rig.directory.workspaces["w1"] = WorkspaceRow("w1", "active", "basic", False)
     await refused(rig, asking(), 403)
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_role_says_whether_a_managing_key_may_call_models(rig: DirectRig, role: Role) -> None:
+    rig.directory.add_key(WORKSPACE_KEY, KeyKind.WORKSPACE_MANAGE_ALL, None, role)
+    if role in (Role.OPERATOR, Role.ADMIN):
+        rig.upstream.will(answer(b"1"))
+        assert (await rig.serve(asking())).body == b"1"
+    else:
+        for path in ("/production/predict", "/production/wake", "/production/async_predict", "/nonsense"):
+            await refused(rig, asking(path), 403)
 
 
 async def test_wrong_method_names_the_right_ones(rig: DirectRig) -> None:

@@ -17,7 +17,9 @@ from policy.limits.limit import Limit, SlugLimits
 from policy.sealing import seal
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, Row, SecretRow, WorkspaceRow, group_to_wire
 from proxy.command import main
+from proxy.edges.policy.recorded_time import recorded_time_path
 from proxy.edges.policy.supervisor.policy_replica import PolicyReplica
+from proxy.edges.policy.supervisor.time_recorder import Clocks, TimeRecorder
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 KEYS = (b"k" * 32,)
@@ -214,3 +216,41 @@ def test_key_shows_the_spend_limits_and_the_balance_up_its_tree(tmp_path: Path, 
     lines = show(tmp_path, "--key-prefix", "tg_leaf")
     assert "over all slugs at most 5.00 EUR per DAY (SOFT), set by root\n" in lines
     assert "draws from the balance of root, into which 20.00 EUR was paid in all\n" in lines
+
+
+def publish_key(replica: PolicyReplica, settings: dict[str, object]) -> None:
+    row = key("tg_leaf", "leaf")
+    assert row.body is not None
+    row.body["settings"] = settings
+    update = replica.begin_update(reset=False)
+    update.add([row])
+    update.commit(ReplicaVersion("e1", replica.version.revision + 1))
+
+
+def test_key_shows_the_terms_on_which_it_may_call(tmp_path: Path, replica: PolicyReplica) -> None:
+    later_ms = int(time.time() * 1000) + 10**9
+    settings = {"expires_at_ms": later_ms, "allowed_ips": ["192.0.2.0/24", "2001:db8::/32"], "slugs": ["o/v"]}
+    publish_key(replica, settings)
+    lines = show(tmp_path, "--key-prefix", "tg_leaf")
+    assert "  it expires at 20" in lines
+    assert "these addresses alone, others are answered 403: 192.0.2.0/24, 2001:db8::/32\n" in lines
+    assert "o/p: not among the key's slugs; answered 404\n" in lines
+    assert "o/v: goes to VENDOR_B" in lines
+
+
+def test_ended_key_is_shown_by_the_time_that_the_machine_has_recorded(tmp_path: Path, replica: PolicyReplica) -> None:
+    later_ms = int(time.time() * 1000) + 10**9
+    publish_key(replica, {"expires_at_ms": later_ms, "disabled": True})
+    recorder = TimeRecorder(recorded_time_path(tmp_path / "journal"), Clocks(lambda: later_ms * 10**6))
+    recorder.record()
+    recorder.close()
+    lines = show(tmp_path, "--key-prefix", "tg_leaf")
+    assert "it is disabled: calls are answered 403\n" in lines
+    assert "it expired at 20" in lines
+
+
+def test_key_that_cannot_be_read_is_an_error_with_its_remedy(tmp_path: Path, replica: PolicyReplica) -> None:
+    publish_key(replica, {"allowed_countries": ["DE"]})
+    result = CliRunner().invoke(main, ["--data", str(tmp_path), "snapshot", "show", "--key-prefix", "tg_leaf"])
+    assert result.exit_code == 1
+    assert "Update this proxy" in result.output

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
@@ -11,10 +12,13 @@ from policy.keys.settings import KeySettings
 from policy.limits.groups import Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
+from policy.spend.effective import KeySpend, spend_plan
+from policy.spend.limits import SpendEnforcement, SpendLimit
+from policy.spend.spend_hash import epoch_text, spent_field
 from proxy.accounting.reservations import Taken
 from proxy.answers import EndCause, RefusingLimit
 from tests.fakes.directory import KEY, SLUG, vendor_b
-from tests.fakes.path import PathRig
+from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeOutgoing, asking
 
@@ -117,6 +121,51 @@ async def test_threshold_of_0_refuses_every_call_of_the_key(rig: PathRig) -> Non
     assert refused.status == 429
     assert dict(refused.headers)["retry-after"] == "60"
     assert (await call(rig, key=OTHER_KEY)).status == 200
+
+
+def limit_spend(rig: PathRig, *limits: SpendLimit, key: str = KEY, bucket: str | None = None) -> None:
+    """Limit what a key spends, through slugs of 3 and 15 EUR a million tokens, and count it."""
+    rig.directory.price("3", "15")
+    rig.directory.prices[OTHER_SLUG] = rig.directory.prices[SLUG]
+    row = rig.directory.keys[digest_of(key)]
+    rig.directory.keys[digest_of(key)] = replace(row, settings=KeySettings(spend_limits=limits), bucket=bucket)
+    rig.spend.count(spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits)))
+
+
+async def test_spend_limit_holds_over_all_slugs_and_keys_of_a_rotation(rig: PathRig) -> None:
+    limit = SpendLimit(Unit.DAY, Decimal("0.0005"), "EUR")
+    limit_spend(rig, limit)
+    limit_spend(rig, limit, key=OTHER_KEY, bucket="tg_abcdefghijkl")
+    answers = [await call(rig, *of) for of in ((SLUG, KEY), (OTHER_SLUG, OTHER_KEY), (OTHER_SLUG, KEY))]
+    assert [answer.status for answer in answers] == [200, 429, 429], "a call costs 0.0006"
+    message = "Spend limit exceeded: 0.0005 EUR per DAY"
+    assert json.loads(b"".join(answers[1].pieces)) == {"error": message, "error_code": "SPEND_LIMIT_EXCEEDED"}
+    limit_row = RefusingLimit("key_tg_abcdefghijkl", "SPEND", "DAY", "0.0005")
+    assert rig.meters.calls[-1].end_cause == EndCause("spend_limit", limit_row)
+    [book] = rig.spend.books.values()
+    assert book.reserved == {"key_tg_abcdefghijkl": 6 * 10**8, "g1": 6 * 10**8}
+    rig.check_settled()
+
+
+async def test_spent_limit_of_a_key_is_told_to_no_webhook(rig: PathRig) -> None:
+    limit_spend(rig, SpendLimit(Unit.DAY, Decimal("0.0005"), "EUR"))
+    [book] = rig.spend.books.values()
+    book.spent[spent_field("key_tg_abcdefghijkl", Unit.DAY, now_ms())] = 10**22
+    refused = await call(rig)
+    assert refused.status == 429
+    assert int(dict(refused.headers)["retry-after"]) > 60 or now_ms() % 86_400_000 > 86_340_000
+    assert rig.meters.limits_reached == []
+    assert (await call(rig, key=OTHER_KEY)).status == 200
+
+
+async def test_hard_limit_of_a_key_grants_what_is_left(rig: PathRig) -> None:
+    limit_spend(rig, SpendLimit(Unit.DAY, Decimal("0.01"), "EUR", SpendEnforcement.HARD))
+    [book] = rig.spend.books.values()
+    book.build(epoch_text("0" * 40, "EUR", with_draws=True, with_keys=True), 1, {})
+    book.complete("0" * 40, {})
+    answer = await call(rig)
+    assert answer.status == 200
+    assert int(dict(answer.headers)["x-tollgate-output-cap"]) < 8192
 
 
 async def test_tier_and_key_and_group_all_bind(rig: PathRig) -> None:

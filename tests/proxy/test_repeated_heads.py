@@ -49,12 +49,14 @@ class Scene:
     def __init__(self, runner: asyncio.Runner, worker: CannedWorker) -> None:
         self._runner = runner
         self.worker = worker
+        self.peer = "127.0.0.1"
 
     def call(self, request: bytes = REQUEST) -> int:
         """Send the request. Returns the answer's status."""
 
         async def answered() -> bytes:
             caller = CannedCaller(self.worker.server.buffer, Connection(self.worker.server), request, 1, b"")
+            caller.transport.peer = self.peer
             await caller.end
             return caller.answers[0]
 
@@ -186,6 +188,22 @@ def test_key_that_is_ended_while_its_head_repeats_is_refused(scene: Scene, ended
     assert [scene.call() for _ in range(2)] == [UNKNOWN] * 2
     scene.worker.publish(key_row())
     assert scene.call() == 200
+
+
+def test_slug_that_a_key_loses_while_its_head_repeats_is_refused(scene: Scene) -> None:
+    before = scene.worker.egress.latest
+    scene.worker.publish(key_row(settings=KeySettings(slugs=("acme/other",))))
+    assert [scene.call() for _ in range(2)] == [404] * 2
+    assert scene.worker.egress.latest == before
+    scene.worker.publish(key_row(settings=KeySettings(slugs=(SLUG,))))
+    assert [scene.call() for _ in range(2)] == [200] * 2
+
+
+def test_key_is_good_for_one_of_two_connections_with_the_same_head(scene: Scene) -> None:
+    scene.worker.publish(key_row(settings=KeySettings(allowed_ips=("192.0.2.0/24",))))
+    for peer, status in (("192.0.2.1", 200), ("198.51.100.1", 403), ("192.0.2.1", 200), ("::ffff:192.0.2.1", 200)):
+        scene.peer = peer
+        assert [scene.call() for _ in range(2)] == [status] * 2
 
 
 def test_suspended_workspace_is_refused(scene: Scene) -> None:

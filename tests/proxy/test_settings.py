@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from policy.limits.tiers import DEFAULT_TIERS, Tier
+from proxy.callers.address_ranges import AddressRanges
 from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.settings import ReplicaSettings, replica_settings, settings_from
 from runtime.environment import SettingsError
@@ -73,6 +74,12 @@ def test_models_have_no_hosts_unless_a_suffix_is_set() -> None:
     assert settings_from(LEAST | {"TOLLGATE_MODEL_HOST_SUFFIX": "Models.Test"}).model_host_suffix == "models.test"
 
 
+def test_no_peer_is_trusted_unless_it_is_named() -> None:
+    assert not settings_from(LEAST).trusted_proxies
+    trusted = settings_from(LEAST | {"TOLLGATE_TRUSTED_PROXIES": "10.0.0.0/8, 2001:db8::1"}).trusted_proxies
+    assert trusted == AddressRanges(["10.0.0.0/8", "2001:db8::1/128"])
+
+
 def test_max_held_bytes_must_fit_the_largest_body() -> None:
     settings = settings_from(LEAST | {"TOLLGATE_MAX_BODY_BYTES": "1000", "TOLLGATE_MAX_HELD_BYTES": "1000"})
     assert settings.capacity.max_held_bytes == 1000
@@ -119,6 +126,8 @@ def test_missing_required_setting_is_named(name: str) -> None:
         ("TOLLGATE_MODEL_API_TIERS", "acme=500"),
         ("TOLLGATE_MODEL_API_TIERS", "acme=0/1"),
         ("TOLLGATE_MODEL_HOST_SUFFIX", "https://models.example.com"),
+        ("TOLLGATE_TRUSTED_PROXIES", "balancer.internal"),
+        ("TOLLGATE_TRUSTED_PROXIES", "10.0.0.0/8, 0.0.0.0/0"),
     ],
 )
 def test_invalid_setting_is_named_without_its_value(name: str, value: str) -> None:

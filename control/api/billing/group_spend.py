@@ -72,8 +72,8 @@ class EffectiveSpendLimitV1(SpendLimitV1):
     source_group: str
 
 
-class GroupSpendEntryV1(EffectiveSpendLimitV1):
-    """A spend limit that binds the group, and what is spent of it.
+class BoundSpendV1(SpendLimitV1):
+    """A spend limit, and what is spent of it.
 
     `spent`: the exact cost of the window's calls that are counted. `reserved`: of calls in flight, or not counted yet.
     `remaining`: of the amount; negative if more is spent and reserved. `reset_at`: the end of the window.
@@ -83,6 +83,12 @@ class GroupSpendEntryV1(EffectiveSpendLimitV1):
     reserved: str = Field(examples=["0.02"])
     remaining: str = Field(examples=["237.6344"])
     reset_at: TimeText
+
+
+class GroupSpendEntryV1(BoundSpendV1):
+    """A spend limit that binds the group, and what is spent of it. `source_group`: the group that sets it."""
+
+    source_group: str
 
 
 class GroupSpendResponseV1(ResponseV1):
@@ -114,13 +120,18 @@ async def _get_spend(request: ApiRequest) -> GroupSpendResponseV1:
 
 
 def _entry(each: BoundSpend) -> GroupSpendEntryV1:
-    return GroupSpendEntryV1(
-        **_shown_bound(each.bound),
-        spent=amount_text(each.use.spent),
-        reserved=amount_text(each.use.reserved),
-        remaining=amount_text(each.remaining),
-        reset_at=time_text(each.resets_at_ms),
-    )
+    return GroupSpendEntryV1(**shown_spend(each), source_group=each.bound.source_group)
+
+
+def shown_spend(each: BoundSpend) -> dict[str, Any]:
+    """The members of a `BoundSpendV1`."""
+    return {
+        **spend_limit_to_wire(each.bound.limit),
+        "spent": amount_text(each.use.spent),
+        "reserved": amount_text(each.use.reserved),
+        "remaining": amount_text(each.remaining),
+        "reset_at": time_text(each.resets_at_ms),
+    }
 
 
 OPERATIONS = (

@@ -20,6 +20,7 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
+from policy.keys.limits import key_of_name
 from policy.keys.permissions import Permission
 from policy.traffic import ListedRequest
 
@@ -45,7 +46,12 @@ class RequestsQueryV1(PageQueryV1):
 class RequestLimitV1(ResponseV1):
     """The limit that refused the call."""
 
-    group_id: str | None = Field(description="The group that configures it; null of a limit of the workspace's own.")
+    group_id: str | None = Field(
+        description="The group that configures it; null of a limit of the workspace's own, or of the key's."
+    )
+    api_key_prefix: str | None = Field(
+        description="Of a limit of the key's own: that key, or the first of its rotation. Null of all others."
+    )
     type: str = Field(description="Of a spend limit `SPEND`, of a prepaid balance `BALANCE`.", examples=["REQUEST"])
     unit: str | None = Field(description="Null of a balance.", examples=["MINUTE"])
     threshold: int | str | None = Field(
@@ -154,8 +160,10 @@ def shown_request(page: RequestPage, row: ListedRequest) -> dict[str, Any]:
 
 def _limit(row: ListedRequest) -> dict[str, Any]:
     threshold = row.limit_threshold
+    key_prefix = key_of_name(row.limit_group_id)
     return {
-        "group_id": row.limit_group_id or None,
+        "group_id": None if key_prefix else row.limit_group_id or None,
+        "api_key_prefix": key_prefix,
         "type": row.limit_type,
         "unit": row.limit_unit or None,
         # Amounts of money have a point; a count is a number.

@@ -3,19 +3,22 @@
 Every write publishes the row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, insert, or_, select, tuple_, update
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import api_keys, workspaces
+from control.edges.sql.tables import api_keys, revoked_buckets, workspaces
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
 from policy.keys.roles import optional_role
 from policy.keys.settings import NO_SETTINGS
 from policy.snapshot import KeyRow, RowKind
 
+BUCKET_KEPT_MS = 100 * 86_400_000
+"""The time for which a revoked key's bucket is known: two months are counted, and events may come late."""
 _RECORD = [api_keys.c[name] for name in KeyRecord.__dataclass_fields__]
 PRESENTED = (
     api_keys.c.prefix,
@@ -87,6 +90,23 @@ async def key_with_spend_limits(conn: Connection, root_id: str, but_prefix: str 
     return _record(row) if row else None
 
 
+async def later_buckets(conn: Connection, prefixes: Collection[str]) -> dict[str, str]:
+    """The prefix of the first key of a rotation, by that of each of these keys that is a later one, revoked or not."""
+    buckets: dict[str, str] = {}
+    if prefixes:
+        for table in (api_keys, revoked_buckets):
+            query = select(table.c.prefix, table.c.bucket).where(
+                table.c.bucket.is_not(None), one_of(table.c.prefix, prefixes)
+            )
+            buckets |= dict(map(tuple, await conn.execute(query)))
+    return buckets
+
+
+async def keys_with_spend_limits(conn: Connection, root_id: str) -> Sequence[KeyRecord]:
+    """All keys of a tree that have spend limits of their own."""
+    return [_record(row) for row in await conn.execute(select(*_RECORD).where(api_keys.c.spend_root_id == root_id))]
+
+
 async def list_keys(
     conn: Connection, workspace_id: str, group_id: str | None, after: tuple[int, str] | None, limit: int
 ) -> Sequence[KeyRecord]:
@@ -101,10 +121,22 @@ async def list_keys(
 async def delete_key(tx: WriteTx, workspace_id: str, group_id: str | None, prefix: str) -> str | None:
     """The digest of the key that was deleted; None when there was none."""
     statement = delete(api_keys).where(api_keys.c.prefix == prefix, *_scope(workspace_id, group_id))
-    digest: str | None = (await tx.conn.execute(statement.returning(api_keys.c.digest))).scalar_one_or_none()
-    if digest is not None:
-        tx.publish(RowKind.KEY, digest, None)
+    row = (await tx.conn.execute(statement.returning(api_keys.c.digest, api_keys.c.bucket))).one_or_none()
+    if row is None:
+        return None
+    tx.publish(RowKind.KEY, row.digest, None)
+    if row.bucket is not None:
+        await _remember_bucket(tx, prefix, row.bucket)
+    digest: str = row.digest
     return digest
+
+
+async def _remember_bucket(tx: WriteTx, prefix: str, bucket: str) -> None:
+    """Keep what a revoked key's events count for, as long as a window that may have them is counted."""
+    old = revoked_buckets.c.revoked_at_ms < tx.now_ms - BUCKET_KEPT_MS
+    await tx.conn.execute(delete(revoked_buckets).where(old))
+    values = {"prefix": prefix, "bucket": bucket, "revoked_at_ms": tx.now_ms}
+    await tx.conn.execute(insert(revoked_buckets).values(**values))
 
 
 def _scope(workspace_id: str, group_id: str | None) -> list[ColumnElement[bool]]:

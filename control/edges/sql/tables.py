@@ -167,6 +167,7 @@ Index(
     sqlite_where=HAS_OWN_SPEND,
     postgresql_where=HAS_OWN_SPEND,
 )
+
 Index(
     "ix_api_keys_workspace_id",
     api_keys.c.workspace_id,
@@ -174,6 +175,14 @@ Index(
     api_keys.c.prefix,
     sqlite_where=api_keys.c.group_id.is_(None),
     postgresql_where=api_keys.c.group_id.is_(None),
+)
+
+revoked_buckets = Table(  # revoked keys that shared the counters of another one (api_keys.bucket)
+    "revoked_buckets",
+    metadata,
+    Column("prefix", Id, primary_key=True),
+    Column("bucket", Id, nullable=False),
+    Column("revoked_at_ms", BigInteger, nullable=False, index=True),
 )
 
 secrets = Table(

@@ -12,6 +12,7 @@ from control.records.console import NamedGroup
 from control.records.traffic import RequestFilter, RequestPosition
 from control.resources.groups import read_group
 from control.resources.traffic.requests import RequestPage, read_requests
+from policy.keys.limits import key_of_name
 from policy.limits.groups import Enforcement
 from policy.traffic import ListedRequest
 
@@ -69,7 +70,8 @@ async def read_customer_calls(store: Store, workspace_id: str, group: NamedGroup
             continue
         is_own = caller.path == record.path
         counts_own = is_own and is_independent and row.limit_type != "BALANCE" and bool(row.limit_group_id)
-        limit_is_own = row.limit_group_id == group.id or counts_own
+        is_of_key = is_own and key_of_name(row.limit_group_id) is not None
+        limit_is_own = row.limit_group_id == group.id or counts_own or is_of_key
         is_of_path = bool(row.limit_group_id) and f"/{row.limit_group_id}/" in f"/{record.path}"
         calls.append(CustomerCall(row, is_own, limit_is_own, is_of_path))
     return CustomerCalls(page, calls)

@@ -34,7 +34,9 @@ async def spent_events(
     def of_trees() -> Mapping[str, Sequence[SpentEvent]]:
         spent: dict[str, list[SpentEvent]] = defaultdict(list)
         for event in batch.events:
-            spent[event.root_id].append(_spent(by_root[event.root_id], event, costs[event.workspace_id]))
+            tree = by_root[event.root_id]
+            key = tree.counting_key(event.api_key_prefix, batch.buckets)
+            spent[event.root_id].append(_spent(tree, event, costs[event.workspace_id], key))
         for withdrawal in batch.withdrawals:
             spent[withdrawal.root_id].append(_withdrawn(withdrawal))
         for root_id in {withdrawal.root_id for withdrawal in batch.withdrawals}:
@@ -44,14 +46,14 @@ async def spent_events(
     return await beside(OPERATOR, len(batch.events) + len(batch.withdrawals), of_trees)
 
 
-def _spent(tree: SpendTree, event: TreeEvent, costs: EventCosts) -> SpentEvent:
+def _spent(tree: SpendTree, event: TreeEvent, costs: EventCosts, key: Sequence[str]) -> SpentEvent:
     cost = costs.units_of(event)
     is_counted = cost is not None and cost[0] == tree.currency
     balance, draw = _draw(event)
     return SpentEvent(
         at_ms=event.timestamp_ms,
         key=event.idempotency_key,
-        groups=tree.counting_groups(event.group_path) if is_counted else (),
+        groups=(*tree.counting_groups(event.group_path), *key) if is_counted else (),
         units=cost[1] if cost is not None and is_counted else 0,
         balance=balance,
         draw=draw,

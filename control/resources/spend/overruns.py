@@ -12,15 +12,17 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from control.edges.sql.group_rows import paths_of, spend_limits_of_tree
+from control.edges.sql.key_rows import keys_with_spend_limits
 from control.edges.sql.spend.balance_sums import balances_of_tree
 from control.edges.sql.store import Connection, Store
 from control.errors import SpendNotCountedError
 from control.records.spend import SpendTree
 from control.resources.spend.tree_hashes import TreeHashes
+from policy.keys.limits import key_name, key_of_name
 from policy.limits.kinds import Unit
 from policy.prices import amount_of, amount_text
 from policy.spend.balances import Balance
-from policy.spend.effective import BalanceBound, SpendBound, spend_plan
+from policy.spend.effective import BalanceBound, KeySpend, SpendBound, spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_hash import BALANCE_WINDOW, SPENT_PREFIX, window_name
 
@@ -85,13 +87,15 @@ class Overruns:
         async with self._store.read() as conn:
             limits = await spend_limits_of_tree(conn, tree.root_id)
             bounds = await _hard_bounds(conn, tree, groups, limits)
+            keys = await _limits_of_keys(conn, tree)
+            bounds += [one for key in keys for one in key.bounds if _is_hard(one.limit) and key.name in groups]
             balances = await balances_of_tree(conn, tree.root_id)
         try:
             above = await self._above(tree, bounds) | await self._overdrawn(tree, balances)
         except SpendNotCountedError:  # it is being built
             return
         look = _Look(
-            limits=_amounts(limits),
+            limits=_amounts(limits | {key.name: key.limits for key in keys}),
             above=frozenset(above),
             restores=self._restores,
             prices=tree.prices,
@@ -140,6 +144,13 @@ class Overruns:
             )
             return
         limit = bound.limit
+        if key := key_of_name(bound.source_group):
+            log.warning(
+                "Key %s, with those that it was rotated to, has spent %s of the %s %s a %s that its HARD spend limit"
+                " allows: %s. Its calls are refused until the window ends. Raise the amount to admit calls again.",
+                *(key, amount_text(spent), amount_text(limit.amount), limit.currency, limit.unit, _REASONS[reason]),
+            )
+            return
         log.warning(
             "Group %s has spent %s of the %s %s a %s that a HARD spend limit of group %s allows: %s. Calls that it"
             " binds are refused until the window ends. Raise the amount to admit calls again.",
@@ -167,6 +178,12 @@ def _amounts(limits: Mapping[str, Sequence[SpendLimit]]) -> _Limits:
 
 def _is_hard(limit: SpendLimit) -> bool:
     return limit.enforcement is SpendEnforcement.HARD
+
+
+async def _limits_of_keys(conn: Connection, tree: SpendTree) -> Sequence[KeySpend]:
+    """The spend limits of keys of the tree."""
+    keys = await keys_with_spend_limits(conn, tree.root_id) if tree.counts_keys else ()
+    return [KeySpend(key_name(key.bucket or key.prefix), key.key_settings.spend_limits) for key in keys]
 
 
 async def _hard_bounds(

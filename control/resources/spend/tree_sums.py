@@ -7,15 +7,17 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 from control.edges.sql.billing.group_paths import groups_from
 from control.edges.sql.billing.price_rows import list_prices
 from control.edges.sql.billing.sum_records import Apart, DaySums, RateKey
 from control.edges.sql.billing.usage_sources import sources_of
+from control.edges.sql.key_rows import later_buckets
 from control.edges.sql.spend.balance_sums import drawn_through
 from control.edges.sql.store import Store
 from control.long_work import beside
@@ -33,7 +35,14 @@ ENTITIES_AT_ONCE = 200
 DAYS_AT_ONCE = 7
 """The bounds on what one query reads: hourly sums have a row for each entity, key, slug and hour."""
 _Spent = dict[tuple[str, int], int]
-"""Units by a group's path and the start of a day."""
+"""Units by a group's path or a key's prefix, and the start of a day."""
+
+
+class _Part(NamedTuple):
+    """The parts in which sums are read, and which of them count."""
+
+    apart: Apart
+    is_counted: Callable[[str], bool]
 
 
 def kept_windows(at_ms: int) -> frozenset[str]:
@@ -54,15 +63,30 @@ async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapp
     prices = PricedSlugs(await _prices(store, tree.workspace_id))
     start_ms = window_at(Unit.MONTH, window_at(Unit.MONTH, through_ms)[0] - 1)[0]
     window = EventWindow(tree.workspace_id, start_ms, through_ms + 1)
-    spent: _Spent = defaultdict(int)
-    async for sums in _sums(store, tree, window, prices):
-        items = sum(day.items for day in sums)
-        await beside(tree.workspace_id, items, partial(_add, spent, sums, tree, prices))
-    fields = await beside(tree.workspace_id, len(spent), lambda: _by_field(spent, tree, kept_windows(through_ms)))
+    windows = kept_windows(through_ms)
+    top = f"{tree.root_id}/"
+    spent = await _spent(store, tree, window, prices, _Part(Apart.PATH, lambda path: path.startswith(top)))
+    fields = await beside(tree.workspace_id, len(spent), lambda: _by_field(spent, tree.counting_groups, windows))
+    if tree.counts_keys:
+        # Entities may have had keys in other trees, too. Nothing reads what those have spent here.
+        by_key = await _spent(store, tree, window, prices, _Part(Apart.KEY, lambda _: True))
+        async with store.read() as conn:
+            buckets = await later_buckets(conn, {prefix for prefix, _ in by_key})
+        names_of = partial(tree.counting_key, buckets=buckets)
+        fields |= await beside(tree.workspace_id, len(by_key), lambda: _by_field(by_key, names_of, windows))
     async with store.read() as conn:
         drawn = await drawn_through(conn, tree, through_ms)
     balances = {spent_field(balance_name(id), None, through_ms): units for id, units in drawn.items() if units}
     return {**fields, **balances}
+
+
+async def _spent(store: Store, tree: SpendTree, window: EventWindow, prices: PricedSlugs, part: "_Part") -> "_Spent":
+    """The spend of each of these parts by day."""
+    spent: _Spent = defaultdict(int)
+    async for sums in _sums(store, tree, window, prices, part.apart):
+        items = sum(day.items for day in sums)
+        await beside(tree.workspace_id, items, partial(_add, spent, sums, tree.currency, part, prices))
+    return spent
 
 
 async def _prices(store: Store, workspace_id: str) -> Sequence[Price]:
@@ -76,9 +100,9 @@ async def _prices(store: Store, workspace_id: str) -> Sequence[Price]:
 
 
 async def _sums(
-    store: Store, tree: SpendTree, window: EventWindow, prices: PricedSlugs
+    store: Store, tree: SpendTree, window: EventWindow, prices: PricedSlugs, apart: Apart
 ) -> AsyncGenerator[Sequence[DaySums], None]:
-    """The sums of the tree's entities by path, deleted groups' too: some entities and days at a time."""
+    """The sums of the tree's entities by part, deleted groups' too: some entities and days at a time."""
     async with store.read() as conn:
         groups = await groups_from(conn, tree.workspace_id, f"{tree.root_id}/")
     entities = sorted({group.external_entity_id for group in groups})
@@ -87,7 +111,7 @@ async def _sums(
             listed = entities[start : start + ENTITIES_AT_ONCE]
             async with store.read() as conn:
                 sources = await sources_of(conn, part, prices.bounds)
-                sums = [await source.of_listed(listed, Apart.PATH) for source in sources]
+                sums = [await source.of_listed(listed, apart) for source in sources]
             yield [*chain.from_iterable(sums)]
 
 
@@ -98,27 +122,27 @@ def _window_parts(window: EventWindow) -> Iterable[EventWindow]:
         yield replace(window, start_ms=start_ms, end_ms=min(start_ms + step_ms, window.end_ms))
 
 
-def _add(spent: _Spent, days: Sequence[DaySums], tree: SpendTree, prices: PricedSlugs) -> None:
-    """Add what calls of the tree's groups cost. Entities also have calls of other groups, such as deleted ones."""
-    top = f"{tree.root_id}/"
+def _add(spent: _Spent, days: Sequence[DaySums], currency: str, part: _Part, prices: PricedSlugs) -> None:
+    """Add what calls cost. Entities also have calls of other groups, such as deleted ones."""
     for day in days:
         priced: dict[str, PricedSlug] = {}
         for sums in day.slices():
-            for path, rate_key, figures in zip(sums.parts, sums.rate_keys, sums.figures, strict=True):
-                if not path.startswith(top):
+            for name, rate_key, figures in zip(sums.parts, sums.rate_keys, sums.figures, strict=True):
+                if not part.is_counted(name):
                     continue
                 if rate_key not in priced:
                     priced[rate_key] = prices.at(RateKey.from_text(rate_key), day.day_ms)
                 price = priced[rate_key].price
-                if price is not None and price.currency == tree.currency:
-                    spent[path, day.day_ms] += priced[rate_key].units(figures)
+                if price is not None and price.currency == currency:
+                    spent[name, day.day_ms] += priced[rate_key].units(figures)
 
 
-def _by_field(spent: _Spent, tree: SpendTree, windows: frozenset[str]) -> Mapping[str, int]:
+def _by_field(spent: _Spent, names_of: Callable[[str], Sequence[str]], windows: frozenset[str]) -> dict[str, int]:
+    """The units of each field. `names_of`: the names that count a part's spend."""
     fields: dict[str, int] = defaultdict(int)
-    for (path, day_ms), units in spent.items():
+    for (part, day_ms), units in spent.items():
         units_kept = [unit for unit in (Unit.DAY, Unit.MONTH) if window_name(unit, day_ms) in windows]
-        for group in tree.counting_groups(path):
+        for name in names_of(part):
             for unit in units_kept:
-                fields[spent_field(group, unit, day_ms)] += units
+                fields[spent_field(name, unit, day_ms)] += units
     return {field: units for field, units in fields.items() if units}

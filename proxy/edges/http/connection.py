@@ -61,7 +61,18 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         *("_arriving", "_closing_since", "_coming", "_exchange", "_half_closed", "_head_since", "_idle_since"),
-        *("_ignoring", "_input", "_lingering", "_loop", "_parser", "_queue", "_request_came", "_rest_bytes", "_room"),
+        *(
+            "_ignoring",
+            "_input",
+            "_lingering",
+            "_loop",
+            "_parser",
+            "_peer",
+            "_queue",
+            "_request_came",
+            "_rest_bytes",
+            "_room",
+        ),
         *("_task", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
     )
 
@@ -72,6 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport | None = None
         self.writing_paused = False
         self._room: asyncio.Future[None] | None = None  # set while the answer waits for the caller to read
+        self._peer: str | None = None  # asked for by few calls
         self._task: asyncio.Task[None] | None = None
         self._coming: asyncio.Future[None]  # what the task waits for between two requests
         self._request_came: asyncio.Future[None] | None = None  # the same, once the answer before is complete
@@ -86,6 +98,14 @@ class Connection(asyncio.BufferedProtocol):
         self._half_closed = False
         self._lingering: asyncio.TimerHandle | None = None
         self._head_since = self._idle_since = self._closing_since = 0.0
+
+    @property
+    def peer(self) -> str:
+        """The address of the other end; "" if it has none, as on a Unix socket, or has gone."""
+        if self._peer is None:
+            name = None if self.transport is None else self.transport.get_extra_info("peername")
+            self._peer = str(name[0]) if isinstance(name, tuple) else ""
+        return self._peer
 
     # --- for the server -----------------------------------------------------------------------------------------------
 

@@ -52,6 +52,11 @@ class ExchangeConnection(Protocol):
     reading_paused: bool
 
     @property
+    def peer(self) -> str:
+        """The address of the other end; "" if it has none, or has gone."""
+        ...
+
+    @property
     def server(self) -> "ExchangeServer": ...
 
     def read_on(self) -> None:
@@ -193,6 +198,10 @@ class HttpExchange:
         self._parts.clear()
 
     # --- Incoming -----------------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self._connection.peer
 
     @property
     def request_target(self) -> str:

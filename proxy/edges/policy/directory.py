@@ -22,7 +22,8 @@ from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_plan
+from policy.keys.limits import key_name, key_plan
+from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
 from policy.limits.groups import Enforcement
 from policy.sealing import SealedWithUnknownKeyError, unseal
@@ -40,7 +41,7 @@ from policy.snapshot import (
     group_spend_from_wire,
     limits_from_wire,
 )
-from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.effective import KeySpend, SpendPlan, spend_plan
 from policy.spend.limits import check_currency
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
@@ -124,6 +125,14 @@ class _Priced(NamedTuple):
 
     endpoint: EndpointRow
     prices: SlugPrices | None
+
+
+class _KeyLimits(NamedTuple):
+    """The plans of a key with limits of its own. `spend`: its groups' spend limits included, if `has_spend`."""
+
+    further: tuple[Plan, ...]
+    spend: SpendPlan | None
+    has_spend: bool
 
 
 class SnapshotDirectory:
@@ -313,7 +322,7 @@ class SnapshotDirectory:
         if row is None:
             return None
         body, encoded = row
-        key = _key(digest, body)
+        key = decoded_key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
         holder = _holder(key, workspace, group)
@@ -343,20 +352,43 @@ class SnapshotDirectory:
         route = self._slug_route(group, slug)
         if route is None:
             return None
-        route = replace(route, further=self._key_limits(group, key), digest=key.digest)
+        limits = self._key_limits(group, key)
+        route = replace(
+            route, further=limits.further, spend=limits.spend if limits.has_spend else route.spend, digest=key.digest
+        )
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(route.plan.groups)
         rows = (_KEY, key.digest, _ENDPOINT, slug, _PRICE, slug)
         self._cache.put((key.digest, slug), Entry(route, weight, rows, generation, group.path, slug))
         return route
 
-    def _key_limits(self, group: CallingGroup, key: KeyRow) -> tuple[Plan, ...]:
-        """The plan of the key's rate limits: the same object for all its slugs, so that their calls travel together."""
-        plans: tuple[Plan, ...] | None = self._cache.get((_KEY, key.digest))
-        if plans is None:
-            limits = () if key.settings is None else key.settings.rate_limits
-            plans = (key_plan(group.path[-1], key.bucket or key.prefix, limits),) if limits else ()
-            self._cache.put((_KEY, key.digest), Entry(plans, _SPEND_WEIGHT, (_KEY, key.digest), self._cache.generation))
-        return plans
+    def _key_limits(self, group: CallingGroup, key: KeyRow) -> "_KeyLimits":
+        """The plans of a key's own limits: the same objects for all its slugs, so that their calls travel together."""
+        limits: _KeyLimits | None = self._cache.get((_KEY, key.digest))
+        if limits is None:
+            generation = self._cache.generation
+            settings = key.settings or NO_SETTINGS
+            bucket = key.bucket or key.prefix
+            rates = settings.rate_limits
+            further = (key_plan(group.path[-1], bucket, rates),) if rates else ()
+            spend = None
+            if settings.spend_limits:
+                spend = self._key_spend(group.id, KeySpend(key_name(bucket), settings.spend_limits))
+            limits = _KeyLimits(further, spend, bool(settings.spend_limits))
+            entry = Entry(limits, _SPEND_WEIGHT, (_KEY, key.digest), generation, group.path)
+            self._cache.put((_KEY, key.digest), entry)
+        return limits
+
+    def _key_spend(self, group_id: str, key: KeySpend) -> SpendPlan | None:
+        """The spend plan of a key with spend limits of its own; None if its group is gone."""
+        encoded = self._rows.group(group_id)
+        if encoded is None:
+            return None
+        bodies, path = encoded
+        try:
+            *_, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
+            return _spend_plan(path, enforcement, bodies, key)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise PolicyUnavailableError(_unreadable("the spend limits of a key or its groups", error)) from None
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
@@ -440,13 +472,19 @@ def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
     return SlugPrices(PriceRow.from_wire(slug, body))
 
 
-def _spend_plan(path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes]) -> SpendPlan | None:
-    """The spend plan of these groups' rows. Raises as `spend_limits_from_wire` does, and if their currencies differ."""
+def _spend_plan(
+    path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes], key: KeySpend | None = None
+) -> SpendPlan | None:
+    """The spend plan of these groups' rows, for all their keys or for one with limits of its own.
+
+    Raises as `spend_limits_from_wire` does, and if their currencies differ.
+    """
     wires = [orjson.loads(body) for body in bodies]
     limits = [group_spend_from_wire(wire) for wire in wires]
     balances = [group_balance_from_wire(wire) for wire in wires]
-    check_currency(chain(*limits, [balance for balance in balances if balance is not None]))
-    return spend_plan(path, enforcement, limits, balances)
+    own = () if key is None else key.limits
+    check_currency(chain(own, *limits, [balance for balance in balances if balance is not None]))
+    return spend_plan(path, enforcement, limits, balances, key)
 
 
 def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
@@ -459,7 +497,7 @@ def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Comp
         return None
 
 
-def _key(digest: str, body: bytes) -> KeyRow:
+def decoded_key(digest: str, body: bytes) -> KeyRow:
     """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
     try:
         return KeyRow.from_wire(digest, orjson.loads(body))

@@ -33,7 +33,7 @@ class LatestTime:
 
 
 class RecordedTime:
-    """The file, mapped into memory. A missing one counts as 0: a supervisor of an older version writes none."""
+    """The file, mapped into memory. Without one the time is 0: a supervisor of an older version writes none."""
 
     def __init__(self, path: Path) -> None:
         self._map = _mapped(path)
@@ -57,7 +57,7 @@ def recorded_time_path(journal_dir: Path) -> Path:
 def _mapped(path: Path) -> mmap.mmap | None:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except OSError:  # the supervisor says in `/readyz` why there is none
         return None
     try:
         if os.fstat(fd).st_size < RECORD.size:

@@ -1,6 +1,7 @@
 """Properties of plan, apply and export over random workspaces, against control's rules in memory."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -12,7 +13,7 @@ from commands.policy_file.applying import StoppedError
 from commands.policy_file.document import read_document
 from commands.policy_file.export import export_value
 from commands.policy_file.planning import Consent
-from commands.policy_file.reading import read_workspace
+from commands.policy_file.reading import read_keys, read_workspace
 from commands.policy_file.values import Group, OwnedResource, Workspace
 from commands.policy_file.yaml_text import yaml_of
 from tests.commands.policy_file.workspaces import ALL, MINE, Item, apply_text, plan_of, policies, text_of
@@ -21,6 +22,22 @@ from tests.fakes.workspace_api import WorkspaceApi
 OWNERS = st.sampled_from([MINE, MINE, None])
 BEFORE = {f"s{n}": "old" for n in range(3)}
 VALUES = {f"s{n}": "new" if n else "old" for n in range(3)}
+
+
+def keys() -> st.SearchStrategy[Item]:
+    """Settings of a key as the API shows them, with a slug that its group has lost."""
+    spend = {"unit": "DAY", "amount": "1.50", "currency": "EUR", "enforcement": "HARD"}
+    return st.fixed_dictionaries(
+        {"name": st.sampled_from([None, "ci", "tg_0"]), "state": st.sampled_from(["ACTIVE", "ACTIVE", "REPLACED"])},
+        optional={
+            "expires_at": st.just("2027-01-31T08:00:00.000Z"),
+            "disabled": st.booleans(),
+            "allowed_ips": st.just(["203.0.113.0/24", "2001:db8::/32"]),
+            "slugs": st.just(["acme/lost", "acme/a"]),
+            "rate_limits": st.just([{"type": "TOKEN", "unit": "SECOND", "threshold": 0}]),
+            "spend_limits": st.just([spend]),
+        },
+    )
 
 
 async def workspace_with(document: Item, owner: str | None) -> WorkspaceApi:
@@ -77,7 +94,11 @@ def test_plan_of_an_export_is_empty(document: Item, data: st.DataObject) -> None
         for kind in api.items.values():
             for item in kind.values():
                 item["owner"] = data.draw(st.sampled_from([MINE, None, "other"]))
-        value, left_out = export_value(await read_workspace(api, {}), MINE)
+        for number, key in enumerate(data.draw(st.lists(keys(), max_size=6))):
+            if api.items["groups"]:
+                group = data.draw(st.sampled_from(sorted(api.items["groups"])))
+                api.keys[f"tg_{number}"] = api.new_key(f"tg_{number}", group, None) | key
+        value, left_out = export_value(replace(await read_workspace(api, {}), keys=await read_keys(api)), MINE)
         plan, _ = await plan_of(api, yaml_of(value), Consent(prune=True), {})
         assert (plan.changes, plan.refusals) == ((), ())
         assert left_out == sum(item["owner"] == "other" for kind in api.items.values() for item in kind.values())

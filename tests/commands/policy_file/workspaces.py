@@ -1,14 +1,15 @@
 """Random workspaces and policy files, and how tests apply one to the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
 
-from commands.policy_file.applying import NewWebhook, Observer, apply_steps
+from commands.policy_file.applying import NewKey, NewWebhook, Observer, apply_steps
 from commands.policy_file.document import read_document
 from commands.policy_file.planning import Consent, Plan, make_plan
-from commands.policy_file.reading import read_workspace
+from commands.policy_file.reading import read_keys, read_workspace
 from commands.policy_file.steps import Step, steps_of
 from policy.limits.groups import threshold_key
 from tests.fakes.workspace_api import WorkspaceApi
@@ -150,7 +151,7 @@ def clamp_amounts(limits: list[Item], ceilings: dict[Any, int]) -> None:
 
 
 async def plan_of(api: WorkspaceApi, text: str, consent: Consent, values: dict[str, str]) -> tuple[Plan, Any]:
-    workspace = await read_workspace(api, values)
+    workspace = replace(await read_workspace(api, values), keys=await read_keys(api))
     return make_plan(read_document(text), workspace, consent, frozenset(values)), workspace
 
 
@@ -158,7 +159,7 @@ async def apply_text(api: WorkspaceApi, text: str, consent: Consent, values: dic
     """Plan and apply; the plan. With refusals it is only a plan."""
     plan, workspace = await plan_of(api, text, consent, values)
     if not plan.refusals:
-        await apply_steps(api, steps_of(plan, workspace), workspace, values, Observer(_no_step, _no_webhook))
+        await apply_steps(api, steps_of(plan, workspace), workspace, values, Observer(_no_step, _no_webhook, _no_key))
     return plan
 
 
@@ -171,4 +172,8 @@ def _no_step(_number: int, _total: int, _step: Step) -> None:
 
 
 def _no_webhook(_webhook: NewWebhook) -> None:
+    pass
+
+
+def _no_key(_key: NewKey) -> None:
     pass

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from policy.snapshot import Row
+from proxy.edges.policy.supervisor.group_probe import GroupProbe
 from proxy.errors import PolicyUnavailableError
+from proxy.records.supervisor.findings import OK
 from tests.contracts.policy.test_replica import World, endpoint, group, key, workspace, world
 
 __all__ = ["world"]
@@ -36,3 +38,13 @@ def test_calls_with_a_key_that_cannot_be_read_are_refused_as_our_fault(world: Wo
     assert world.key("e") is not None, "other keys are served"
     world.publish(key("d"))
     assert world.key("d") is not None
+
+
+async def test_keys_with_unknown_settings_are_reported(world: World) -> None:
+    probe = GroupProbe(world.path)
+    known = newer({"settings": {"disabled": True, "slugs": []}})
+    world.publish(workspace(), group("g"), known, key("e"))
+    assert await probe.finding(world.replica.version) == OK
+    world.publish(newer(NEWER["a setting"]))
+    finding = await probe.finding(world.replica.version)
+    assert finding.degraded == "calls of 1 key are answered 503: this version cannot read the settings. Update it"

@@ -6,10 +6,11 @@ from decimal import Decimal
 import hiredis
 import redis
 
+from policy.keys.limits import key_name
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.balances import Balance
-from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.effective import KeySpend, SpendPlan, spend_plan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendAdmission
 from policy.spend.spend_hash import unpack_amount
@@ -40,12 +41,17 @@ def plan_of(
     *levels: tuple[str, tuple[SpendLimit, ...]],
     mode: Enforcement = Enforcement.CASCADING,
     deposits: Mapping[str, str] | None = None,
+    key: tuple[SpendLimit, ...] = (),
 ) -> SpendPlan:
-    """The plan of the first group, whose ancestors follow, each with its limits. `deposits`: in EUR, by group."""
+    """The plan of the first group, whose ancestors follow, each with its limits. `deposits`: in EUR, by group.
+
+    `key`: limits of the key that calls.
+    """
     path = [id for id, _ in levels]
     paid_in = deposits or {}
     balances = [Balance("EUR", Decimal(paid_in[id])) if id in paid_in else None for id in path]
-    plan = spend_plan(path, mode, [own for _, own in levels], balances)
+    own_limits = KeySpend(key_name("tg_abcdefghijkl"), key) if key else None
+    plan = spend_plan(path, mode, [own for _, own in levels], balances, own_limits)
     assert plan is not None
     return plan
 

@@ -46,7 +46,7 @@ from tests.contracts.redis.spend_world import EPOCH, INCARNATION, hard, limits, 
 from tests.redis_server import REDIS_BINARIES, private_redis
 
 STEPS = 120
-COUNTED = epoch_text(EPOCH, "EUR", with_draws=True)
+COUNTED = epoch_text(EPOCH, "EUR", with_draws=True, with_keys=True)
 
 
 @pytest.fixture(scope="module", params=REDIS_BINARIES)
@@ -275,7 +275,8 @@ def test_scripts_and_reference_agree(client: redis.Redis, seed: int) -> None:
     mode = source.choice((Enforcement.CASCADING, Enforcement.INDEPENDENT))
     owners = [name for name, _ in levels if source.random() < 0.5]
     deposits = {name: source.choice(("0", "3", "8.5", "40.000000000001")) for name in owners} if seed >= 40 else {}
-    RandomSteps(Twins(client, plan_of(*levels, mode=mode, deposits=deposits)), source).run()
+    key = of(some()) if seed % 4 > 1 else ()
+    RandomSteps(Twins(client, plan_of(*levels, mode=mode, deposits=deposits, key=key)), source).run()
 
 
 def test_nothing_is_reserved_while_nobody_counts(client: redis.Redis) -> None:
@@ -376,6 +377,38 @@ def test_a_hard_limit_admits_nothing_until_reservations_are_complete(client: red
         twins.take(Call("a", 1, 1))
     twins.complete()
     assert twins.take(Call("a", 1, 1)) == SpendAdmission(1, grants=(1,))
+
+
+def test_a_key_s_own_limit_is_tried_first_and_counts_its_calls_alone(client: redis.Redis) -> None:
+    root = ("root", limits(day="3"))
+    twins = Twins(client, plan_of(root, key=limits(day="1")))
+    others = plan_of(root)
+    twins.build()
+    assert twins.take(Call("a", LIMB), Call("b", 1)) == SpendAdmission(1, 1, 0)
+    assert twins.take(Call("c", LIMB), plan=others) == SpendAdmission(1)
+    assert twins.book.reserved == {"key_tg_abcdefghijkl": LIMB, "root": 2 * LIMB}
+    twins.count(CountableEvent("a", START_MS + 1, LIMB * UNITS_PER_PICO, twins.plan.groups), through_ms=START_MS + 1)
+    assert twins.take(Call("b", 1)) == SpendAdmission(0, 1, DAY_MS // 2)
+    assert twins.take(Call("d", LIMB), Call("e", 1), plan=others) == SpendAdmission(1, 1, 0)
+
+
+def test_a_hard_limit_of_a_key_admits_nothing_until_keys_are_counted(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", ()), key=hard(day="1")))
+    twins.book.build(epoch_text(EPOCH, "EUR", with_draws=True), START_MS, {})
+    twins.complete()
+    with pytest.raises(IncompleteReservationsError):
+        twins.take(Call("a", 1, 1))
+    assert twins.take(Call("a", 1, 1), plan=plan_of(("root", hard(day="1")))) == SpendAdmission(1, grants=(1,))
+    twins.book.build(COUNTED, START_MS, {})
+    twins.store()
+    assert twins.take(Call("b", 5, 5), Call("c", LIMB, 1)) == SpendAdmission(2, grants=(5, LIMB - 5))
+
+
+def test_a_soft_limit_of_a_key_binds_what_is_reserved_before_keys_are_counted(client: redis.Redis) -> None:
+    twins = Twins(client, plan_of(("root", ()), key=limits(day="1")))
+    twins.book.build(epoch_text(EPOCH, "EUR"), START_MS, {})
+    twins.store()
+    assert twins.take(Call("a", LIMB), Call("b", 1)) == SpendAdmission(1, 1, 0)
 
 
 def test_a_new_window_has_no_more_room_than_the_one_that_is_still_counted(client: redis.Redis) -> None:

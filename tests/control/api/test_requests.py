@@ -91,6 +91,13 @@ async def counts(plane: ControlPlane) -> tuple[int, int]:
         return rows, (await conn.execute(select(request_count.c.value))).scalar_one()
 
 
+def limit_of(
+    group_id: str | None, type: str, unit: str | None, threshold: int | str | None, key: str | None = None
+) -> Json:
+    """The member `limit` of an item."""
+    return {"group_id": group_id, "api_key_prefix": key, "type": type, "unit": unit, "threshold": threshold}
+
+
 async def test_an_item_of_a_refusal_has_the_documented_form(plane: ControlPlane) -> None:
     ended_ms = await now_ms(plane)
     limit = ("grp_1", "REQUEST", "MINUTE", "100")
@@ -109,7 +116,7 @@ async def test_an_item_of_a_refusal_has_the_documented_form(plane: ControlPlane)
             "path": "/v1/chat/completions",
             "status": 429,
             "error_code": "RATE_LIMITED",
-            "limit": {"group_id": "grp_1", "type": "REQUEST", "unit": "MINUTE", "threshold": 100},
+            "limit": limit_of("grp_1", "REQUEST", "MINUTE", 100),
             "time_to_first_byte_ms": 1.5,
             "duration_ms": 20.25,
             "tokens": None,
@@ -123,10 +130,12 @@ async def test_an_item_of_a_refusal_has_the_documented_form(plane: ControlPlane)
 @pytest.mark.parametrize(
     ("limit", "answered"),
     [
-        (("", "REQUEST", "SECOND", "3"), {"group_id": None, "type": "REQUEST", "unit": "SECOND", "threshold": 3}),
-        (("g", "SPEND", "DAY", "1.50"), {"group_id": "g", "type": "SPEND", "unit": "DAY", "threshold": "1.50"}),
-        (("g", "SPEND", "DAY", "5"), {"group_id": "g", "type": "SPEND", "unit": "DAY", "threshold": "5"}),
-        (("g", "BALANCE", "", ""), {"group_id": "g", "type": "BALANCE", "unit": None, "threshold": None}),
+        (("", "REQUEST", "SECOND", "3"), limit_of(None, "REQUEST", "SECOND", 3)),
+        (("g", "SPEND", "DAY", "1.50"), limit_of("g", "SPEND", "DAY", "1.50")),
+        (("g", "SPEND", "DAY", "5"), limit_of("g", "SPEND", "DAY", "5")),
+        (("g", "BALANCE", "", ""), limit_of("g", "BALANCE", None, None)),
+        (("key_tg_abc", "SPEND", "DAY", "5"), limit_of(None, "SPEND", "DAY", "5", "tg_abc")),
+        (("key_own_abc", "REQUEST", "MINUTE", "5"), limit_of(None, "REQUEST", "MINUTE", 5, "own_abc")),
     ],
 )
 async def test_limits_of_all_kinds_are_shown(

@@ -77,10 +77,12 @@ async def status_of(stage: Stage, token: str) -> int:
     try:
         await stage.ask(token)
     except openai.APIStatusError as error:
-        if error.status_code == 403:
-            assert error.response.json() == {"error": "Authentication failed"}
-        return error.status_code
-    return 200
+        refusal = error
+    else:
+        return 200
+    if refusal.status_code == 403:
+        assert refusal.response.json() == {"error": "Authentication failed"}
+    return refusal.status_code
 
 
 @contextmanager

@@ -49,6 +49,93 @@ async def test_key_of_a_group_is_shown_once_works_and_is_revoked(page: Page, sta
     await stage.until(is_refused, "the revoked key is refused")
 
 
+HOSTILE = '<img src=x onerror="fail()">'
+
+
+async def test_key_of_a_group_is_restricted_edited_and_disabled(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    group = await stage.operator.group(f"{stage.name}-set", models(stage.slug))
+    keys = f"/v1/gateway/groups/{group}/api_keys"
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group}")
+
+    form = page.locator("form").filter(has=page.get_by_role("button", name="Create a key"))
+    await form.get_by_label("Name (optional)").fill(HOSTILE)
+    await form.get_by_text("Expiry, addresses, slugs and limits").click()
+    await form.get_by_label("Expires at (UTC, optional)").fill("2099-01-31T12:00:00")
+    await form.get_by_label("Addresses (optional)").fill("203.0.113.1/24")
+    await form.get_by_label("Slugs (optional)").fill(stage.slug)
+    await form.get_by_label("Requests", exact=True).fill("60")
+    await form.get_by_label("Spend limit a day (optional)").fill("5 EUR")
+    await form.get_by_role("button", name="Create a key").click()
+    await expect(form.get_by_role("alert")).to_contain_text("203.0.113.0/24")  # the API says what to write instead
+    await expect(form.get_by_label("Addresses (optional)")).to_be_focused()
+    await form.get_by_label("Addresses (optional)").fill("127.0.0.0/8\n203.0.113.0/24")
+    await form.get_by_role("button", name="Create a key").click()
+    await page.get_by_role("button", name="I have stored it").click()
+    (key,) = (await stage.operator.call("GET", keys))["items"]
+    assert (key["expires_at"], key["slugs"], key["name"]) == ("2099-01-31T12:00:00.000Z", [stage.slug], HOSTILE)
+    assert key["allowed_ips"] == ["127.0.0.0/8", "203.0.113.0/24"]
+    assert key["rate_limits"] == [{"type": "REQUEST", "unit": "MINUTE", "threshold": 60}]
+    assert [limit["amount"] for limit in key["spend_limits"]] == ["5.00"]
+    row = page.get_by_role("row", name=key["prefix"])
+    await expect(row).to_contain_text("expires in")
+    await expect(row).to_contain_text("60 requests a minute")
+    await assert_accessible(page)
+    await assert_fits(page)
+
+    await row.get_by_role("button", name="Edit").press("Enter")
+    dialog = page.get_by_role("dialog", name=f"Edit {key['prefix']}")
+    await assert_accessible(page)
+    await assert_fits(page)
+    await dialog.get_by_label("Requests", exact=True).fill("7")
+    await dialog.get_by_label("Expires at (UTC, optional)").fill("")
+    await dialog.get_by_role("button", name="Save").press("Enter")
+    await until_dialog_is_gone(page)
+    await expect(row).to_contain_text("7 requests a minute")
+    edited = await stage.operator.call("GET", f"{keys}/{key['prefix']}")
+    changes = {"expires_at": None, "rate_limits": [{"type": "REQUEST", "unit": "MINUTE", "threshold": 7}]}
+    assert edited == key | changes
+
+    await row.get_by_role("button", name="Disable").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Disable").click()
+    await expect(row.locator(".badge")).to_have_text("disabled")
+    assert (await stage.operator.call("GET", f"{keys}/{key['prefix']}"))["disabled"]
+    await row.get_by_role("button", name="Enable").click()
+    await expect(row.locator(".badge")).to_have_text("active")
+
+
+async def test_key_is_rotated_in_a_dialog_and_the_new_one_is_shown_once(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    group = await stage.operator.group(f"{stage.name}-rotated", models(stage.slug))
+    old = (await stage.operator.key(group)).split(".")[0]
+    await signed_in(page, stage.operator.api_key, f"/console/keys?group_id={group}")
+
+    rotate = page.get_by_role("button", name=f"Rotate {old}")
+    await rotate.press("Enter")
+    dialog = page.get_by_role("dialog", name="Rotate this key")
+    await assert_accessible(page)
+    await page.keyboard.press("Escape")
+    await until_dialog_is_gone(page)
+    await expect(rotate).to_be_focused()
+    await rotate.press("Enter")
+    await dialog.get_by_label("Both keys work for").select_option("1 day")
+    await dialog.get_by_role("button", name="Rotate").press("Enter")
+    notice = page.get_by_role("region", name="The new key")
+    api_key = await notice.locator("code.copyable").inner_text()
+    await expect(notice).to_contain_text(f"It takes the place of {old}")
+    assert (await stage.ask(api_key)).choices
+    await page.get_by_role("button", name="I have stored it").click()
+    new, secret = api_key.split(".")
+    row = page.get_by_role("row", name=old)
+    await expect(row).to_contain_text("rotated ends in")
+    await expect(row).to_contain_text(new)
+    await expect(row.get_by_role("button", name="Rotate")).to_have_count(0)
+    await expect(page.get_by_role("row", name=f"{new} none active")).to_have_count(1)
+    assert secret not in await page.content()
+    await assert_accessible(page)
+    await assert_fits(page)
+
+
 async def test_workspace_key_is_minted_with_its_type_and_found_by_its_group(page: Page, stage: Stage) -> None:
     group = await stage.operator.group(stage.name, models(stage.slug))
     await signed_in(page, stage.operator.api_key, "/console/keys")

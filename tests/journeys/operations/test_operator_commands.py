@@ -116,6 +116,36 @@ async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Sta
     assert (await operator.run("groups", "get", f"{name}-kid")).stderr.count("\n") == 1
 
 
+async def test_operator_rotates_a_key_while_both_work(stage: Stage) -> None:
+    operator = Operator(stage)
+    await stage.key_without_limits()
+    await operator.did("groups", "create", f"{stage.name}-keys", "--slug", stage.slug)
+    spend = ("--spend-limit", "MONTH=5.00,EUR")
+    rate = ("--rate-limit", "REQUEST/MINUTE=60")
+    words = ("keys", "create", "--group", f"{stage.name}-keys", "--name", "ci", "--expires", "30d", "--only-key")
+    old = (await operator.did(*words, "--slug", stage.slug, *rate)).strip()
+    prefix = old.split(".")[0]
+    answer = await operator.run("keys", "rotate", prefix, "--overlap", "2h")
+    new = answer.stdout.strip()
+    assert f"{prefix} ends in " in answer.stderr
+    for key in (old, new):
+        await stage.ask(key)
+    rows = (await operator.did("keys", "list", "--group", f"{stage.name}-keys")).splitlines()
+    assert [("rotated, ends in" in row, "active, expires in 29 d" in row) for row in rows[1:]] == [
+        (True, False),
+        (False, True),
+    ]
+    changed = await operator.answer("keys", "set", new.split(".")[0], "--expires", "never", *spend)
+    assert (changed["expires_at"], changed["slugs"], changed["spend_limits"][0]["amount"]) == (
+        None,
+        [stage.slug],
+        "5.00",
+    )
+    await operator.did("keys", "disable", prefix)
+    assert (await operator.answer("keys", "get", prefix, "--group", f"{stage.name}-keys"))["state"] == "DISABLED"
+    await operator.did("keys", "revoke", prefix, "--group", f"{stage.name}-keys", "--yes")
+
+
 async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
     operator = Operator(stage)
     key = await stage.key_without_limits()

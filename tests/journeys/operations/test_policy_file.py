@@ -106,6 +106,36 @@ async def test_apply_goes_on_after_a_kill_and_then_has_nothing_to_do(acme: Tenan
     assert (await acme.run("plan", str(exported)))[0] == 0
 
 
+async def test_settings_of_keys_are_planned_applied_and_exported(acme: Tenant, tmp_path: Path) -> None:
+    slug = f"{acme.prefix}/chat"
+    limit = {"type": "REQUEST", "unit": "SECOND", "threshold": 5}
+    settings = {"expires_at": "2099-01-31", "allowed_ips": ["203.0.113.7"], "slugs": [slug], "rate_limits": [limit]}
+    group = {"external_entity_id": "company", "models": [{"slug": slug}], "keys": [{"name": "ci", **settings}]}
+    file = tmp_path / "keys.yaml"
+    file.write_text(json.dumps({"version": 1, "name": "keys", "groups": [group]}))
+
+    refused, text = await acme.run("apply", str(file))
+    assert (refused, "--new-keys FILE is needed" in text) == (2, True)
+    await acme.did("apply", str(file), "--new-keys", str(tmp_path / "new"))
+    new = json.loads((tmp_path / "new").read_text())
+    assert (await acme.run("plan", str(file)))[0] == 0
+    rotated = await acme.got("keys", "rotate", new["prefix"], "--overlap", "1h")
+    await acme.did("keys", "disable", rotated["prefix"])
+    planned = await acme.got("plan", str(file))
+    assert (planned["changes"], planned["notes"]) == ([], []), "neither undoes the rotation nor enables the key"
+
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(await acme.did("export", "--name", "keys"))
+    assert "203.0.113.7/32" in exported.read_text()
+    assert new["api_key"] not in exported.read_text()
+    assert (await acme.run("plan", str(exported)))[0] == 0
+    group["keys"] = [{"name": "ci", "slugs": ["any"], "disabled": False}]
+    file.write_text(json.dumps({"version": 1, "name": "keys", "groups": [group]}))
+    await acme.did("apply", str(file))
+    key = await acme.got("keys", "get", rotated["prefix"], "--group", "company")
+    assert (key["slugs"], key["state"], key["rate_limits"]) == (None, "ACTIVE", [limit])
+
+
 async def test_limits_of_every_kind_are_planned_applied_and_exported(acme: Tenant, tmp_path: Path) -> None:
     slug = f"{acme.prefix}/chat"
     usages = [(kind_type, unit) for kind_type in USAGE_TYPES for unit in Unit if not unit.is_rolling]

@@ -1,4 +1,4 @@
-"""What a token must be. Each test of an attack signs with a real key wherever a signature could be valid."""
+"""The rules of a token. Each test of an attack signs with a real key wherever a signature could be valid."""
 
 import json
 import time

@@ -46,6 +46,10 @@ class CannedTransport(asyncio.Transport):
     def __init__(self, on_bytes: Callable[[bytes], None]) -> None:
         super().__init__({"socket": FirstDescriptor()})
         self.on_bytes = on_bytes
+        self.peer = "127.0.0.1"
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.peer, 50_000) if name == "peername" else super().get_extra_info(name, default)
 
     def write(self, data: Any) -> None:
         self.on_bytes(data)
@@ -90,7 +94,8 @@ class CannedCaller:
         self.end: asyncio.Future[None] = self._loop.create_future()
         self.answers: list[bytes] = []
         """The first and the last one."""
-        connection.connection_made(CannedTransport(self._answered))
+        self.transport = CannedTransport(self._answered)
+        connection.connection_made(self.transport)
         self._loop.call_soon(self._send)
 
     def _send(self) -> None:

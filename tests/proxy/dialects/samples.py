@@ -45,6 +45,7 @@ class FakeIncoming:
     headers: Headers = ()
     method: str = "POST"
     request_target: str = CHAT
+    peer: str = ""
     received_at: float = 0.0
     declared_bytes: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)

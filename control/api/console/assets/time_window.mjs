@@ -44,9 +44,10 @@ export function windowFields(shown, unbounded = null) {
 }
 
 /** As a field of UTC takes it. */
-function typed(text) {
+export function typed(text) {
   if (!text || Number.isNaN(Date.parse(text))) return "";
   return new Date(text).toISOString().slice(0, 23).replace(".000", "");
 }
 
-const utc = (value) => (value ? new Date(`${value}Z`).toISOString() : null);
+/** The time that a field of UTC has, as the API takes it; null if it is empty. */
+export const utc = (value) => (value ? new Date(`${value}Z`).toISOString() : null);

@@ -42,6 +42,7 @@ from control.records.spend import (
     TreesToMend,
     Withdrawal,
 )
+from policy.keys.limits import key_of_name
 from policy.spend.balances import balance_name
 from policy.spend.effective import SpendBound
 from policy.spend.spend_hash import (
@@ -49,6 +50,7 @@ from policy.spend.spend_hash import (
     COUNTED_FIELD,
     DRAWS_COUNTED,
     EPOCH_FIELD,
+    KEYS_COUNTED,
     REPAIR_FIELD,
     RESERVATION_PREFIX,
     RESERVED_PREFIX,
@@ -87,7 +89,9 @@ class SpendHashes:
         async with _redis_errors(_DEADLINE_S):
             epochs = await self._epochs([tree.key for tree in trees])
         return {
-            tree.root_id: epoch_text(epochs[tree.key], tree.currency, tree.prices, with_draws=tree.is_hard)
+            tree.root_id: epoch_text(
+                *(epochs[tree.key], tree.currency, tree.prices), with_draws=tree.is_hard, with_keys=tree.counts_keys
+            )
             for tree in trees
         }
 
@@ -214,6 +218,8 @@ class SpendHashes:
             names += [f"{RESERVED_PREFIX}{bound.counting_group}" for bound in bounds]
             state, *values = await self._redis.at(key, lambda server: server.hmget(key, [EPOCH_FIELD, *names]))
         if bounds and not (state or b"").startswith(epoch_text(epoch, bounds[0].limit.currency).encode()):
+            raise SpendNotCountedError
+        if any(key_of_name(bound.counting_group) for bound in bounds) and KEYS_COUNTED.encode() not in state:
             raise SpendNotCountedError
         return SpendReading(at_ms, tuple(map(_use, values[: len(bounds)], values[len(bounds) :])))
 

@@ -10,11 +10,21 @@ from sqlalchemy import case, func, literal_column, null, select, text, union_all
 from control.edges.sql.billing.event_figures import EVENT_GROUP, EVENT_PATH
 from control.edges.sql.events.partitions import part_of, partitions_of
 from control.edges.sql.group_rows import balance_of, spend_limits_of
+from control.edges.sql.key_rows import later_buckets
 from control.edges.sql.one_of import one_of
 from control.edges.sql.spend.tables import IS_WITHDRAWAL, balance_credits, spend_progress
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import HAS_BALANCE, HAS_SPEND_LIMITS, events, groups, prices
+from control.edges.sql.tables import (
+    HAS_BALANCE,
+    HAS_OWN_SPEND,
+    HAS_SPEND_LIMITS,
+    api_keys,
+    events,
+    groups,
+    prices,
+)
 from control.records.spend import SpendTree, TreeEvent, TreeWithdrawal
+from policy.keys.settings import key_settings_from_wire
 from policy.limits.groups import Enforcement
 from policy.prices import units_of
 from policy.spend.limits import SpendEnforcement
@@ -40,6 +50,8 @@ class TreeEvents(NamedTuple):
     through_ms: int
     events: Sequence[TreeEvent]
     withdrawals: Sequence[TreeWithdrawal] = ()
+    buckets: Mapping[str, str] = {}
+    """The prefix of the first key of a rotation, by that of each later key of these events whose spend counts."""
 
 
 async def price_stamps(conn: Connection) -> dict[str, str]:
@@ -50,16 +62,23 @@ async def price_stamps(conn: Connection) -> dict[str, str]:
 
 
 async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list[SpendTree]:
-    """Each tree of which a group has a spend limit or a balance. One of them tells the currency of all.
+    """Each tree with a spend limit, of a group or of a key, or a balance. One of them tells the currency of all.
 
     `stamps`: `price_stamps`.
     """
     is_hard = case((groups.c.spend_limits.contains(_HARD), 1), else_=0)
-    limited = select(*_OF_TREE, groups.c.spend_limits, null().label("balance"), is_hard.label("is_hard"))
-    prepaid = select(*_OF_TREE, null(), groups.c.balance, literal_column("1"))
-    # Apart, so that each reads its own index, and no group that has neither.
-    amounts = union_all(limited.where(HAS_SPEND_LIMITS), prepaid.where(HAS_BALANCE)).subquery()
-    some: list[Any] = [func.min(amounts.c[name]) for name in ("workspace_id", "enforcement", "spend_limits", "balance")]
+    nothing = null().label("balance"), null().label("settings")
+    limited = select(*_OF_TREE, groups.c.spend_limits, *nothing, is_hard.label("is_hard"))
+    prepaid = select(*_OF_TREE, null(), groups.c.balance, null(), literal_column("1"))
+    is_hard_key = case((api_keys.c.settings.contains(_HARD), 1), else_=0)
+    by_key = select(*_OF_TREE, null(), null(), api_keys.c.settings, is_hard_key)
+    by_key = by_key.join_from(api_keys, groups, groups.c.id == api_keys.c.spend_root_id)
+    # Apart, so that each reads its own index, and no group or key that has neither.
+    amounts = union_all(
+        limited.where(HAS_SPEND_LIMITS), prepaid.where(HAS_BALANCE), by_key.where(HAS_OWN_SPEND)
+    ).subquery()
+    names = ("workspace_id", "enforcement", "spend_limits", "balance", "settings")
+    some: list[Any] = [func.min(amounts.c[name]) for name in names]
     some.append(func.max(amounts.c.is_hard))
     query = select(amounts.c.root_id, *some).group_by(amounts.c.root_id)
     return [
@@ -67,17 +86,20 @@ async def trees_with_limits(conn: Connection, stamps: Mapping[str, str]) -> list
             root_id=root_id,
             workspace_id=workspace_id,
             enforcement=Enforcement(enforcement),
-            currency=_currency(limits, balance),
+            currency=_currency(limits, balance, settings),
             prices=stamps.get(workspace_id, ""),
             is_hard=bool(is_hard),
+            counts_keys=settings is not None,
         )
-        for root_id, workspace_id, enforcement, limits, balance, is_hard in await conn.execute(query)
+        for root_id, workspace_id, enforcement, limits, balance, settings, is_hard in await conn.execute(query)
     ]
 
 
-def _currency(limits: str | None, balance: str | None) -> str:
+def _currency(limits: str | None, balance: str | None, settings: str | None) -> str:
     if limits is not None:
         return spend_limits_of(limits)[0].currency
+    if settings is not None:
+        return key_settings_from_wire(orjson.loads(settings)).spend_limits[0].currency
     owned = balance_of(balance)
     assert owned is not None
     return owned.currency
@@ -108,7 +130,9 @@ async def events_of_trees(
         whole = [row for row in rows if row.timestamp_ms < last_ms]
         through_ms = last_ms - 1 if whole else last_ms
         rows = whole or await _events(conn, trees, after_ms, last_ms, None)
-    return TreeEvents(through_ms, rows, await _withdrawals(conn, trees, after_ms, through_ms))
+    roots = {tree.root_id for tree in trees if tree.counts_keys}
+    buckets = await later_buckets(conn, {row.api_key_prefix for row in rows if row.root_id in roots})
+    return TreeEvents(through_ms, rows, await _withdrawals(conn, trees, after_ms, through_ms), buckets)
 
 
 async def _events(

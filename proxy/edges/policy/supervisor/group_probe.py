@@ -1,4 +1,4 @@
-"""Reports groups in the policy replica that this version cannot read. Used by the supervisor only."""
+"""Reports groups and keys in the policy replica that this version cannot read. Used by the supervisor only."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from proxy.records.supervisor.policy_replica import ReplicaVersion
 
 
 class GroupProbe:
-    """Counts these groups once per revision of policy, in a thread."""
+    """Counts them once per revision of policy, in a thread."""
 
     def __init__(self, replica_path: Path) -> None:
         self._replica_path = replica_path
@@ -26,10 +26,15 @@ class GroupProbe:
     def _count(self) -> Finding:
         try:
             with open_replica_listing(self._replica_path, ()) as listing:
-                unreadable = listing.unreadable_groups()
+                counts = (
+                    (listing.unreadable_groups(), "group", "limits"),
+                    (listing.unreadable_keys(), "key", "settings"),
+                )
         except NoReplicaFileError:  # no policy yet: the check `policy` reports that
             return OK
-        if not unreadable:
-            return OK
-        groups = f"{unreadable} group{'s' if unreadable > 1 else ''}"
-        return Finding(degraded=f"calls of {groups} are answered 503: this version cannot read the limits. Update it")
+        texts = [
+            f"calls of {count} {kind}{'s' if count > 1 else ''} are answered 503: this version cannot read the {what}"
+            for count, kind, what in counts
+            if count
+        ]
+        return Finding(degraded="; ".join(texts) + ". Update it") if texts else OK

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import orjson
 
+from policy.keys.settings import MEMBERS
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
-from proxy.edges.policy.directory import SnapshotDirectory
+from proxy.edges.policy.directory import SnapshotDirectory, decoded_key
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
 from proxy.edges.policy.supervisor.group_rows import count_unreadable
 from proxy.records.supervisor.policy_replica import ReplicaVersion
@@ -25,6 +26,11 @@ _COUNTS = """
 SELECT kind, count(*) FROM rows WHERE kind NOT IN ('key', 'group') GROUP BY kind
 UNION ALL SELECT 'key', count(*) FROM keys UNION ALL SELECT 'group', count(*) FROM groups
 """
+
+_UNREADABLE_KEYS = f"""
+SELECT count(DISTINCT keys.id) FROM keys, json_each(CAST(keys.body AS TEXT), '$.settings') AS member
+WHERE member.key NOT IN ({", ".join("?" * len(MEMBERS))})
+"""  # noqa: S608
 
 
 class NoReplicaFileError(Exception):
@@ -77,9 +83,10 @@ class ReplicaListing:
         return {kind: count for kind, count in self._conn.execute(_COUNTS) if count}
 
     def key_with(self, prefix: str) -> KeyRow | None:
+        """The key with this prefix. Raises `PolicyUnavailableError` if this version cannot read it."""
         query = "SELECT id, body FROM keys WHERE json_extract(CAST(body AS TEXT), '$.prefix') = ?"
         row = self._conn.execute(query, (prefix,)).fetchone()
-        return KeyRow.from_wire(row[0], orjson.loads(row[1])) if row else None
+        return decoded_key(*row) if row else None
 
     def unopened_secrets(self, keys: Sequence[bytes]) -> tuple[int, int]:
         """Return the number of secrets that none of these keys can open, and of all secrets."""
@@ -92,6 +99,11 @@ class ReplicaListing:
     def unreadable_groups(self) -> int:
         """Return the number of groups that this version cannot read."""
         return count_unreadable(self._conn)
+
+    def unreadable_keys(self) -> int:
+        """Return the number of keys with settings that this version does not know."""
+        (count,) = self._conn.execute(_UNREADABLE_KEYS, tuple(MEMBERS)).fetchone()
+        return int(count)
 
     def confirmed_ago_s(self) -> float | None:
         """Seconds since control confirmed this policy; None if no proxy runs here or it has not reached control."""

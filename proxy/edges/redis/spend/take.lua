@@ -12,7 +12,8 @@
 --        what is drawn alone leaves no room, else 0. Or 0: what the tree spends is not
 --        counted, and nothing was reserved.
 --        With a HARD bound the first word of `e` follows, and what each admitted call got ('': the whole). Or -1: not all
---        reservations are here, or there is a balance and draws are not counted; nothing was reserved.
+--        reservations are here, or there is a balance and draws are not counted, or a key with limits of its own and what
+--        keys spend is not; nothing was reserved.
 -- A reservation that is there already changes nothing: the call was given up before its take ran.
 -- The reference in Python: policy/spend/spend_book.py, admit(). See docs/reference/money.md#how-spend-is-counted.
 
@@ -50,6 +51,7 @@ if not values[1] then return 0 end
 local epoch = is_hard and values[1]:match('^%S*')
 if is_hard and values[#names] ~= epoch then return -1 end
 if bounds[last_bound + 1] >= 4 and not counts_draws(values[1]) then return -1 end  -- a balance is the last bound
+if is_hard and ARGV[3]:sub(1, #KEY_NAME) == KEY_NAME and not counts_keys(values[1]) then return -1 end  -- it is first
 
 -- Events are counted in the window of their timestamp. Where control has counted later ones than Redis' clock shows,
 -- that clock has stepped back: theirs is the present window.

@@ -19,6 +19,7 @@ from control.errors import (
     OtherCreditError,
     OtherCurrencyError,
     RateLimitedError,
+    RoleTooHighError,
     SumsWithoutEventsError,
     TooManyBoundsError,
     TooManyPricesError,
@@ -57,6 +58,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind("limits of OUTPUT_TOKEN")
     if issubclass(kind, OtherCurrencyError):
         return kind("group grp_1", "EUR")
+    if issubclass(kind, RoleTooHighError):
+        return kind(["trust"])
     if issubclass(kind, NotRotatableError):
         return kind("tg_1", "it has expired")
     if issubclass(kind, OtherCreditError | GroupHasCreditError):

@@ -1,4 +1,4 @@
-"""Who may do what: every operation of the API is called with every role, as the matrix in docs/reference/roles.md says.
+"""Checks who may do what: every operation is called with every role, as the matrix in docs/reference/roles.md says.
 
 Attacks by roles are in tests/control/api/test_role_attacks.py.
 """

@@ -51,6 +51,8 @@ class SpendWorld:
         self.drawn: dict[str, int] = defaultdict(int)
         """The units drawn from the balance of each group, withdrawals included, through `drawn_until_ms`."""
         self.drawn_until_ms = 1 << 62
+        self.buckets: dict[str, str] = {}
+        """The bucket of each key of the tree that calls, by its prefix. Empty: calls have keys that nobody knows."""
         self._seed = 0
 
     @classmethod
@@ -135,6 +137,8 @@ class SpendWorld:
                 "group_path": path,
                 "ended_at_ms": at_ms,
             }
+            if self.buckets:
+                more["api_key_prefix"] = chance.choice([*self.buckets])
             calls.append(one._replace(**more))
         ingest, _ = ingest_and_reader(self.store, 1e9)
         await ingest.commit(calls)
@@ -167,7 +171,8 @@ class SpendWorld:
             for unit in (Unit.DAY, Unit.MONTH):
                 if window_name(unit, call.ended_at_ms) not in windows:
                     continue
-                for group in self.tree.counting_groups(call.group_path):
+                key = self.tree.counting_key(call.api_key_prefix, self.buckets)
+                for group in (*self.tree.counting_groups(call.group_path), *key):
                     spent[spent_field(group, unit, call.ended_at_ms)] += int(cost[1] / amount_of(1))
         balances = {spent_field(balance_name(id), None, 0): units for id, units in self.drawn.items()}
         return {name: units for name, units in (spent | balances).items() if units}

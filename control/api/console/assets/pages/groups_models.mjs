@@ -97,28 +97,40 @@ function newEntry(original, path) {
 function limitFields(original, path) {
   const group = { models: [original] };
   const { slug } = original;
-  const rates = Object.keys(TYPES).map((type) => {
-    const unit = original.rate_limits.find((one) => one.type === type)?.unit ?? DEFAULT_RATE_UNIT;
-    const input = number(ownLimit(group, { slug, type, unit }));
-    if (isConcurrent(type)) return { type, unit: { value: unit }, input };
-    const choices = RATE_UNITS.map((one) => [one, one.toLowerCase()]);
-    const chosen = select("", choices, unit, { "aria-label": `${heading(type)} of ${slug}: a ${choices.map(([, name]) => name).join(" or a ")}` });
-    return { type, unit: chosen, input, choice: h("p", {}, "a ", chosen) };
-  });
+  const rates = rateFields(original.rate_limits, slug);
   const usages = USAGE_UNITS.flatMap((unit) => USAGE_TYPES.map((type) => ({ type, unit: { value: unit }, input: number(ownLimit(group, { slug, type, unit })) })));
   const elements = [
-    ...rates.map((one) => h("div", {}, field(heading(one.type), one.input), one.choice)),
+    ...rates.elements,
     ...usages.map((one) => field(`${heading(one.type)} a ${one.unit.value.toLowerCase()}`, one.input)),
     h("p.hint", {}, fromAbove(slug, path())),
   ];
-  const limits = (fields) => fields.filter(({ input }) => input.value !== "" || !input.validity.valid).map((one) => ({ type: one.type, unit: one.unit.value, threshold: wholeNumber(one.input) }));
   return {
     elements,
     value() {
-      const made = { slug, rate_limits: limits(rates), usage_limits: limits(usages) };
-      return [...made.rate_limits, ...made.usage_limits].some((one) => one.threshold === null) ? null : made;
+      const [rate_limits, usage_limits] = [rates.value(), limitsOf(usages)];
+      return rate_limits === null || usage_limits === null ? null : { slug, rate_limits, usage_limits };
     },
   };
+}
+
+/** A number and a unit for each type of rate limit: `{elements, value()}`; `value` is null if one is wrong. `what` is limited. */
+export function rateFields(limits, what) {
+  const fields = Object.keys(TYPES).map((type) => {
+    const present = limits.find((one) => one.type === type);
+    const unit = present?.unit ?? DEFAULT_RATE_UNIT;
+    const input = number(present?.threshold);
+    if (isConcurrent(type)) return { type, unit: { value: unit }, input };
+    const choices = RATE_UNITS.map((one) => [one, one.toLowerCase()]);
+    const chosen = select("", choices, unit, { "aria-label": `${heading(type)} of ${what}: a ${choices.map(([, name]) => name).join(" or a ")}` });
+    return { type, unit: chosen, input, choice: h("p", {}, "a ", chosen) };
+  });
+  return { elements: fields.map((one) => h("div", {}, field(heading(one.type), one.input), one.choice)), value: () => limitsOf(fields) };
+}
+
+/** The limits that fields say; null if one is wrong. */
+function limitsOf(fields) {
+  const made = fields.filter(({ input }) => input.value !== "" || !input.validity.valid).map((one) => ({ type: one.type, unit: one.unit.value, threshold: wholeNumber(one.input) }));
+  return made.some((one) => one.threshold === null) ? null : made;
 }
 
 /** "Requests" */

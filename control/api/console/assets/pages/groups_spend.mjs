@@ -39,15 +39,21 @@ export function drawSpend(group, ancestors) {
 }
 
 /** What the group itself sets, in a line. */
-export const ownSpend = ({ spend_limits: limits }) => limits.map((limit) => `${shown(limit)} a ${limit.unit.toLowerCase()}`).join(", ") || "none";
+export const ownSpend = ({ spend_limits: limits }) => limits.map(spendText).join(", ") || "none";
 
-/** Fields for the spend limits `limits`, one per unit: `{element, value()}`; `value` is null if one cannot be read. */
-export function spendEditor(limits) {
+/** "100.00 EUR a day" */
+export const spendText = (limit) => `${shown(limit)} a ${limit.unit.toLowerCase()}`;
+
+/**
+ * Fields for the spend limits `limits`, one per unit: `{element, value()}`; `value` is null if one cannot be read.
+ * `what`: whose cost it is, in words.
+ */
+export function spendEditor(limits, what = "What calls of all slugs may cost") {
   const controls = USAGE_UNITS.map((unit) => {
     const present = of(limits, unit);
     return { unit, control: h("input", { name: "spend_limits", autocomplete: "off", placeholder: "100.00 EUR", value: present ? shown(present) : "" }) };
   });
-  const fields = controls.map(({ unit, control }) => field(`Spend limit a ${unit.toLowerCase()} (optional)`, control, "What calls of all slugs may cost: an amount and a currency, which is the same in the whole tree. With HARD behind it, a call that could exceed the amount is refused."));
+  const fields = controls.map(({ unit, control }) => field(`Spend limit a ${unit.toLowerCase()} (optional)`, control, `${what}: an amount and a currency, which is the same in the whole tree. With HARD behind it, a call that could exceed the amount is refused.`));
 
   function value() {
     const typed = controls.filter(({ control }) => control.value.trim() !== "");

@@ -3,7 +3,8 @@
 import { read, route } from "../api.mjs";
 import { h } from "../dom.mjs";
 import { pagedList, table } from "../table.mjs";
-import { NAMES, TIMES, eventsLink, mintForm, revoke, revokeButton } from "./keys_shared.mjs";
+import { keyActions } from "./keys_actions.mjs";
+import { NAMES, RESTRICTIONS, STATE, TIMES, eventsLink, mintForm } from "./keys_shared.mjs";
 
 /** Draws the page. */
 export async function draw(main, { session, query }) {
@@ -30,16 +31,18 @@ function groupLink(group) {
 export function keysOf(group, session) {
   const path = route`/v1/gateway/groups/${group.id}/api_keys`;
   const shown = h("div");
-  const list = pagedList(path, () => ({}), (items) => keyTable(items, path, session, list.reload), "No keys yet. Create one with the form above.");
+  const list = pagedList(path, () => ({}), (items) => keyTable(items, { path, session, place: shown, reload: list.reload }), "No keys yet. Create one with the form above.");
   list.reload();
   return h("div", {}, mintForm(path, null, shown, list.reload), shown, list.element);
 }
 
-function keyTable(items, path, session, reload) {
+function keyTable(items, context) {
   const columns = [
     ...NAMES,
+    STATE,
+    RESTRICTIONS,
     ...TIMES,
-    { head: "Actions", cell: (key) => [eventsLink(key), " ", revokeButton(key, async () => (await revoke(path, key, session)) && reload())] },
+    { head: "Actions", cell: (key) => [eventsLink(key), " ", keyActions(key, context)] },
   ];
   return table("Keys of the group", columns, items, { key: "keys" });
 }

@@ -5,7 +5,8 @@ import { h } from "../dom.mjs";
 import { field, form, select } from "../form.mjs";
 import { count } from "../format.mjs";
 import { pagedList, table } from "../table.mjs";
-import { NAMES, TIMES, eventsLink, mintForm, revoke, revokeButton } from "./keys_shared.mjs";
+import { keyActions } from "./keys_actions.mjs";
+import { NAMES, STATE, TIMES, eventsLink, mintForm, revoke, revokeButton } from "./keys_shared.mjs";
 
 const OWN = "/v1/api_keys";
 const TYPES = [
@@ -20,7 +21,7 @@ export async function drawAllKeys(main, session, query) {
   const filters = Object.fromEntries(["q", "external_entity_id", "type"].map((name) => [name, query.get(name) ?? ""]));
   const isFiltered = Object.values(filters).some(Boolean);
   const empty = isFiltered ? "No key matches. A prefix matches from its beginning on, with tg_." : "No keys yet.";
-  const list = pagedList("/v1/gateway/api_keys", () => ({ ...filters, month: "true" }), (items) => allKeys(items, session, list.reload), empty);
+  const list = pagedList("/v1/gateway/api_keys", () => ({ ...filters, month: "true" }), (items) => allKeys(items, { session, place: shown, reload: list.reload }), empty);
   const shown = h("div");
   main.append(
     h("details.card", {}, h("summary", {}, "New key of the workspace"), h("p", {}, "Such a key manages the workspace or calls its platform models. To call slugs, create a key of a group: open the group."), mintForm(OWN, TYPES, shown, list.reload)),
@@ -44,21 +45,23 @@ function filterForm(filters) {
   );
 }
 
-function allKeys(items, session, reload) {
-  const pathOf = ({ group }) => (group ? route`/v1/gateway/groups/${group.id}/api_keys` : OWN);
+function allKeys(items, context) {
+  const { session, reload } = context;
+  const pathOf = ({ group }) => route`/v1/gateway/groups/${group.id}/api_keys`;
+  const auditLink = (key) => h("a", { href: withQuery("/console/audit", { actor: key.prefix }), "aria-label": `Audit of ${key.prefix}` }, "Audit");
   const columns = [
     ...NAMES,
     { head: "Group", cell: ({ group }) => (group ? h("a", { href: withQuery("/console/keys", { group_id: group.id }) }, h("bdi", {}, group.external_entity_id)) : h("span.soft", {}, "the workspace")) },
     { head: "May", cell: (key) => NAME_OF_TYPE[key.type] },
+    STATE,
     { head: "Calls this month", number: true, cell: ({ month }) => (month ? count(month.calls) : "–") },
     ...TIMES,
     {
       head: "Actions",
-      cell: (key) => [
-        key.group ? eventsLink(key) : h("a", { href: withQuery("/console/audit", { actor: key.prefix }), "aria-label": `Audit of ${key.prefix}` }, "Audit"),
-        " ",
-        revokeButton(key, async () => (await revoke(pathOf(key), key, session)) && reload()),
-      ],
+      cell: (key) =>
+        key.group
+          ? [eventsLink(key), " ", keyActions(key, { ...context, path: pathOf(key) })]
+          : [auditLink(key), " ", revokeButton(key, async () => (await revoke(OWN, key, session)) && reload())],
     },
   ];
   return table("Keys", columns, items, { key: "keys" });

@@ -106,7 +106,7 @@ function showRequest(request) {
         fact("Status", [statusBadge(request), request.status === CLIENT_CLOSED && " the caller left"]),
         request.error_code && fact("Error code", h("code", {}, request.error_code)),
         limit && fact("Limit", limitText(limit)),
-        limit && fact("Limit of", limit.group_id ? h("a", { href: withQuery("/console/groups", { id: limit.group_id }) }, limit.group_id) : "the workspace"),
+        limit && fact("Limit of", limit.group_id ? h("a", { href: withQuery("/console/groups", { id: limit.group_id }) }, limit.group_id) : limit.api_key_prefix ? `key ${limit.api_key_prefix}` : "the workspace"),
         fact("Group", request.external_entity_id ? h("bdi", {}, request.external_entity_id) : "none"),
         fact("Key", h("code", {}, request.api_key_prefix)),
         fact("Slug", request.slug ?? "none"),
