@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 TYPES = ("jwt", "at+jwt", "application/at+jwt")
-"""The values of `typ` that are allowed, in lower case. A provider signs logout tokens and others with the same keys (RFC 8725, 3.11)."""
+"""The values of `typ` that are allowed, in lower case.
+
+A provider signs logout tokens and others with the same keys (RFC 8725, 3.11)."""
 MAX_TOKEN_CHARS = 8192
 MAX_AUDIENCES = 16
 MAX_SUBJECT_CHARS = 1024

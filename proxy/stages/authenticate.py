@@ -33,18 +33,18 @@ from proxy.refusals import (
     NotOnboardedError,
 )
 
-
 TokenHolder = Callable[[str, str, bool], Awaitable[KeyHolder]]
+"""Finds the holder of a token: by its text, by the id that it is kept by, and by whether control may be asked."""
 
 
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
     def __init__(
-        self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int], addresses: CallerAddresses
+        self, directory: Directory, token_holder: TokenHolder, now_ms: Callable[[], int], addresses: CallerAddresses
     ) -> None:
         self._directory = directory
-        self._tokens = tokens
+        self._token_holder = token_holder
         self._now_ms = now_ms
         self._addresses = addresses
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
