@@ -27,6 +27,7 @@ from control.api.billing import balances, group_spend, prices, usage_report
 from control.api.changes import audit_events
 from control.api.changes.request_ids import show_request_id
 from control.api.console import console_sessions, relay, usage_links, usage_page, usage_requests, usage_statements
+from control.api.console import login as people_login
 from control.api.console import pages as console_pages
 from control.api.federated_keys import operations as federated_keys
 from control.api.federated_keys import spend as key_spend
@@ -72,6 +73,7 @@ from control.dependencies import Dependencies
 from control.edges.checkpoint_store import CheckpointStore
 from control.edges.inference_client import InferenceClient
 from control.edges.issuer_client import IssuerClient
+from control.edges.login_provider import LoginProviderClient
 from control.edges.name_resolution import UpstreamUrlChecker
 from control.edges.redis.client import connect
 from control.edges.redis.hints import HintPublisher
@@ -101,6 +103,7 @@ from control.resources.billing.published_prices import PricePublisher
 from control.resources.billing.unsent_metadata import UnsentMetadata
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
+from control.resources.console.login.provider import LoginProvider
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
 from control.resources.identity.refreshing import KeyRefresher
@@ -254,16 +257,16 @@ def build(settings: Settings) -> web.Application:
         counters=counters,
         spend=spend,
         balances=spend,
-        inference=_inference(settings),
+        inference=InferenceClient.of(settings.proxy_url, look_mark(settings.internal_token)),
+        login=LoginProvider.of(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys),
     )
-    _add_terminals(app)
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _secret_keys, _last_used, *_background()])
     app.cleanup_ctx.extend([_webhooks, _provider_keys, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
-    app.on_cleanup.append(_close_inference)
+    app.on_cleanup.append(_close_clients)
     if tracing is not None:
         app.on_cleanup.append(tracing.close)
     return app
@@ -278,12 +281,9 @@ def _sealers(keys: Sequence[bytes]) -> "_Sealers":
     }
 
 
-def _add_terminals(app: web.Application) -> None:
+def _add_routes(app: web.Application) -> None:
     app[TERMINALS] = Terminals()
     app.on_shutdown.append(terminal_sockets.close_terminals)
-
-
-def _add_routes(app: web.Application) -> None:
     operations = endpoints.with_names(OPERATIONS, app[DEPENDENCIES].settings.provider_names)
     mount(app, operations)
     internal = (*internal_snapshot.ROUTES, *internal_events.ROUTES, *internal_deployments.ROUTES)
@@ -291,7 +291,7 @@ def _add_routes(app: web.Application) -> None:
     internal += (*internal_requests.ROUTES, *internal_refresh.ROUTES)
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
-    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES)
+    browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *people_login.ROUTES)
     for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
         app.router.add_routes(routes)
 
@@ -439,15 +439,10 @@ def _spend_counting(make: Callable[[Callable[[str], None]], SpendCounting], metr
     return life
 
 
-def _inference(settings: Settings) -> InferenceClient | None:
-    mark = look_mark(settings.internal_token)
-    return InferenceClient(settings.proxy_url, mark) if settings.proxy_url else None
-
-
-async def _close_inference(app: web.Application) -> None:
-    inference = app[DEPENDENCIES].inference
-    if inference is not None:
-        await inference.close()
+async def _close_clients(app: web.Application) -> None:
+    for client in (app[DEPENDENCIES].inference, app[DEPENDENCIES].login):
+        if client is not None:
+            await client.close()
 
 
 def _retention(settings: Settings) -> RetentionDays:

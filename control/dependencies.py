@@ -17,6 +17,7 @@ from control.resources.billing.hourly_sums import HourlySumMaker
 from control.resources.billing.usage_report import UsageReports
 from control.resources.billing_events import EventReader
 from control.resources.console.call_places import CallPlaces
+from control.resources.console.login.provider import LoginProvider
 from control.resources.console.usage_links import UsageLinkSealer
 from control.resources.cursors import CursorSigner
 from control.resources.identity.refreshing import KeyRefresher
@@ -46,7 +47,7 @@ MAX_UPLOADS = 64
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """`counters`, `spend`, `balances`: None without a Redis; usage is 0 then, because nothing counts. `inference`: None
-    without a URL."""
+    without a URL. `login`: None if people log in with keys alone."""
 
     settings: Settings
     store: Store
@@ -77,6 +78,7 @@ class Dependencies:
     spend: SpendSource | None = None
     balances: BalanceSource | None = None
     inference: InferenceClient | None = None
+    login: LoginProvider | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
     call_places: CallPlaces = field(default_factory=CallPlaces)
     downloads: Places = field(default_factory=lambda: Places(MAX_DOWNLOADS, "downloads of checkpoint files"))

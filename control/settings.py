@@ -6,6 +6,7 @@ from typing import Any
 
 from policy.endpoints import PROVIDER_NAMES, ProviderNames, provider_names, region_names
 from policy.hosts import EgressRules, platform_hosts
+from policy.identity.login_settings import LoginSettings, claim_name, issuer_url, role_pairs
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
@@ -53,6 +54,8 @@ class Settings:
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
     """True: usage pages show customers what their calls cost, their spend limits and their balance."""
+    login: LoginSettings | None = None
+    """The identity provider of the console; None: people log in with keys alone."""
     checkpoint_store: str | None = None
     """The place from which the files of training checkpoints are read; None: nowhere."""
     tombstone_retention_s: float = 7 * 86_400.0
@@ -88,6 +91,7 @@ class Settings:
             secret_keys=control_keys(read),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
+            login=_login(read),
             **fields,
         )
 
@@ -97,6 +101,22 @@ def control_keys(read: Environment) -> Sequence[bytes]:
     return secret_keys(read, "TOLLGATE_SECRET_KEY", "TOLLGATE_SECRET_KEY_FILE", parse_keys)
 
 
+def _login(read: Environment) -> LoginSettings | None:
+    """The settings of the console's login by OpenID Connect: all of them, or none."""
+    if not any(map(read.has, _LOGIN)):
+        return None
+    missing = [name for name in _LOGIN if not read.has(name) and name != "TOLLGATE_OIDC_CLIENT_SECRET"]
+    if missing:
+        raise SettingsError(f"{missing[0]} is not set, and the other settings TOLLGATE_OIDC_* need it")
+    return LoginSettings(
+        issuer=read.parsed("TOLLGATE_OIDC_ISSUER", issuer_url),
+        client_id=read.text("TOLLGATE_OIDC_CLIENT_ID"),
+        role_claim=read.parsed("TOLLGATE_OIDC_ROLE_CLAIM", claim_name),
+        pairs=read.parsed("TOLLGATE_OIDC_ROLES", role_pairs),
+        client_secret=read.text("TOLLGATE_OIDC_CLIENT_SECRET") if read.has("TOLLGATE_OIDC_CLIENT_SECRET") else "",
+    )
+
+
 def _port(text: str) -> int:
     value = int(number(int, text, "a port, 0 to 65535"))
     if not 0 <= value <= 65_535:
@@ -104,6 +124,10 @@ def _port(text: str) -> int:
     return value
 
 
+_LOGIN = (
+    *("TOLLGATE_OIDC_ISSUER", "TOLLGATE_OIDC_CLIENT_ID", "TOLLGATE_OIDC_CLIENT_SECRET"),
+    *("TOLLGATE_OIDC_ROLE_CLAIM", "TOLLGATE_OIDC_ROLES"),
+)
 _TEXTS = {
     "TOLLGATE_DATABASE_URL": "database_url",
     "TOLLGATE_CONTROL_HOST": "host",

@@ -22,6 +22,10 @@ class Allowance:
 OTHER = Allowance("other", 100, 1_000)
 USAGE_PAGE = Allowance("usage_page", 10, 1_000)
 """The allowance of a group, over all who look at its usage page."""
+LOGIN = Allowance("console_login", 20, 10_000)
+"""The allowance of an address, for logins that it begins and ends at the identity provider."""
+LOGIN_STATE = Allowance("console_login_state", 1, 660_000)
+"""A login ends once: longer than it is valid."""
 _OF_A_MODEL = ("/v1/models/{model_id}/deployments/", "/v1/models/{model_id}/environments/")
 _BY_LAST_SEGMENT = {
     "activate": Allowance("activate", 20, 60_000),
@@ -57,6 +61,13 @@ class Throttle:
 
     async def check_usage_page(self, group_id: str) -> None:
         await self._check(group_id, USAGE_PAGE)
+
+    async def check_login(self, address: str) -> None:
+        await self._check(address, LOGIN)
+
+    async def is_first_use(self, state: str) -> bool:
+        """Return whether a login ends for the first time. It cannot end again."""
+        return await self._windows.admit(state, LOGIN_STATE) == 0
 
     async def _check(self, whose: str, allowance: Allowance) -> None:
         wait_ms = await self._windows.admit(whose, allowance)

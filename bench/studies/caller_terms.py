@@ -65,7 +65,7 @@ def checker(settings: KeySettings | None, peer: str, forwarded_for: str) -> Call
     """The check of a recalled call, as the pipeline makes it, and that of its slug."""
     addresses = CallerAddresses(trusted_proxies("10.0.0.0/8"))
     directory = cast("Any", SimpleNamespace(caller=None))
-    authenticate = Authenticate(directory, LatestTime((0,)).now_ms, addresses)
+    authenticate = Authenticate(directory, cast("Any", None), LatestTime((0,)).now_ms, addresses)
     identified = Identified(cast("Any", None), cast("Any", None), None, "", terms_of(settings))
     context = cast("RequestContext", SimpleNamespace(incoming=exchange(peer, forwarded_for), identified=None))
     checks_slug = settings is not None and settings.slugs is not None

@@ -49,6 +49,11 @@ class InferenceClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._session: aiohttp.ClientSession | None = None
 
+    @classmethod
+    def of(cls, proxy_url: str | None, look_mark: str) -> "InferenceClient | None":
+        """The client of this proxy; None without a URL."""
+        return cls(proxy_url, look_mark) if proxy_url else None
+
     @asynccontextmanager
     async def calling(self, call: InferenceCall) -> AsyncIterator[InferenceAnswer]:
         """The answer to a call that was checked. Leaving early aborts the call. Raises `ProxyUnavailableError`."""

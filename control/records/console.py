@@ -11,18 +11,24 @@ from policy.credentials import KeyKind
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """One login of a browser. `digest`: of its token; `sealed_key`: the API key, which only the token opens."""
+    """One login of a browser. `digest`: of its token; `sealed_key`: the API key, which only the token opens.
+
+    `person`: JSON of whoever logged in without a key; `workspace_id` and `role` are then None until they are chosen.
+    """
 
     digest: str
     key_digest: str
     sealed_key: str = field(repr=False)
     created_at_ms: int
     expires_at_ms: int
+    person: str | None = None
+    workspace_id: str | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class KeyOfSession:
-    """The key that logged in, as it is now. `group_id`: None for a workspace key."""
+    """The key that logged in, as it is now, or the person. `group_id`: None for a workspace key."""
 
     presented: PresentedKey
     name: str | None
@@ -88,3 +94,52 @@ class InferenceCall:
     api_key: str = field(repr=False)
     is_look: bool = False
     """A page shows what it answers; it calls no model, and counts in no figure."""
+
+
+class LoginProviderError(Exception):
+    """The identity provider of the console cannot be used. The text says why, without secrets and addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderEndpoints:
+    """The endpoints of a provider, as its discovery document names them.
+
+    `posts_secret`: the secret goes in the form, not in a header. `names_itself`: each of its answers has its `iss`.
+    """
+
+    authorization: str
+    token: str
+    jwks: str
+    end_session: str | None
+    posts_secret: bool
+    names_itself: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoginAttempt:
+    """A login that a browser has begun. `replaced`: the digest of the session that ends with it."""
+
+    state: str = field(repr=False)
+    nonce: str = field(repr=False)
+    verifier: str = field(repr=False)
+    redirect_uri: str
+    return_to: str
+    replaced: str | None
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The values of a claim that gave a person roles, as they were at the login."""
+
+    claim: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceChoice:
+    """A workspace that a person may choose, and the role there."""
+
+    workspace_id: str
+    workspace_name: str
+    role: str

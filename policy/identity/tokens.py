@@ -72,10 +72,12 @@ class UnverifiedToken:
         return str(entity)
 
 
-def read_token(text: str) -> UnverifiedToken:
+def read_token(text: str, max_chars: int = MAX_TOKEN_CHARS) -> UnverifiedToken:
     """Read a token's header and claims. TokenError names the first rule that it breaks."""
-    if len(text) > MAX_TOKEN_CHARS:
+    if len(text) > max_chars:
         raise TokenError("it is too long")
+    if text.count(".") != 2:
+        raise TokenError("it is not three parts with dots between them")
     header_text, claims_text, signature = text.split(".")
     if not signature:
         raise TokenError("it has no signature")

@@ -105,3 +105,52 @@ def test_aliases_and_regions_are_read_with_blanks_and_last_commas() -> None:
 def test_malformed_regions_are_refused(regions: str) -> None:
     with pytest.raises(SettingsError, match=r"TOLLGATE_REGIONS: expected comma-separated"):
         Settings.from_environ({**GOOD, "TOLLGATE_REGIONS": regions})
+
+
+LOGIN = {
+    "TOLLGATE_OIDC_ISSUER": "https://sso.example/realms/acme",
+    "TOLLGATE_OIDC_CLIENT_ID": "tollgate",
+    "TOLLGATE_OIDC_CLIENT_SECRET": "hunter2",
+    "TOLLGATE_OIDC_ROLE_CLAIM": "groups",
+    "TOLLGATE_OIDC_ROLES": "ops=acme:operator",
+}
+
+
+def test_the_console_has_no_login_of_people_unless_it_is_set() -> None:
+    assert Settings.from_environ(GOOD).login is None
+    login = Settings.from_environ({**GOOD, **LOGIN}).login
+    assert login is not None
+    assert (login.issuer, login.client_secret) == (LOGIN["TOLLGATE_OIDC_ISSUER"], "hunter2")
+    assert "hunter2" not in repr(login)
+    public = Settings.from_environ({**GOOD, **LOGIN, "TOLLGATE_OIDC_CLIENT_SECRET": " "}).login
+    assert public is not None
+    assert public.client_secret == ""
+
+
+@pytest.mark.parametrize("name", sorted(LOGIN.keys() - {"TOLLGATE_OIDC_CLIENT_SECRET"}))
+def test_a_login_with_a_part_missing_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"{name} is not set"):
+        Settings.from_environ({**GOOD, **LOGIN, name: ""})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("ISSUER", "sso.example", "https://"),
+        ("ISSUER", "http://sso.example", "https://"),
+        ("ISSUER", "https://user:hunter2@sso.example", "https://"),
+        ("ISSUER", "https://sso.example/?realm=hunter2", "without a query"),
+        ("ISSUER", "https://[::1", "https://"),
+        ("ROLE_CLAIM", "realm_access..roles", "a dot of a name"),
+        ("ROLES", ",", "1 to 500 pairs"),
+        ("ROLES", "ops=acme:operator,dev=acme", "pair 2: expected value=workspace:role"),
+        ("ROLES", "=acme:operator", "pair 1: expected value=workspace:role"),
+        ("ROLES", "ops=:operator", "pair 1: expected value=workspace:role"),
+        ("ROLES", "ops=acme:root", "pair 1: the role must be one of viewer, billing, operator, admin"),
+        ("ROLES", "ops=acme:Admin", "pair 1: the role must be one of"),
+    ],
+)
+def test_a_malformed_login_is_refused_with_the_remedy(name: str, value: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=f"TOLLGATE_OIDC_{name}: .*{says}") as caught:
+        Settings.from_environ({**GOOD, **LOGIN, f"TOLLGATE_OIDC_{name}": value})
+    assert "hunter2" not in str(caught.value)

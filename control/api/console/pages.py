@@ -6,7 +6,7 @@ from another host. None may be framed but the embedded one, by the origins that 
 See docs/reference/console.md#pages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -69,6 +69,18 @@ def embedded_notice(frame_origins: Sequence[str], status: int, message: str) -> 
     return web.Response(status=status, text=text, headers=_HTML | embedded_headers(frame_origins))
 
 
+def notice_page(status: int, title: str, paragraphs: Sequence[str], links: Mapping[str, str]) -> web.Response:
+    """A page outside the shell: paragraphs of text, and links by their texts. Its address is told to nobody."""
+    told = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
+    ways = "".join(f'<p><a href="{escape(address)}">{escape(text)}</a></p>' for text, address in links.items())
+    text = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · Tollgate</title>'
+        '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/console/assets/console.css">'
+        f'</head><body><main class="login"><h1>{escape(title)}</h1>{told}{ways}</main></body></html>'
+    )
+    return web.Response(status=status, text=text, headers=_HTML | HEADERS | {"Referrer-Policy": "no-referrer"})
+
+
 def embedded_headers(frame_origins: Sequence[str]) -> dict[str, str]:
     """The headers of a page in a frame. X-Frame-Options cannot name origins. No request may tell the link's token."""
     framed = {"Content-Security-Policy": f"{_POLICY}; frame-ancestors {' '.join(frame_origins) or _NOBODY}"}
@@ -87,7 +99,8 @@ async def _asset(request: web.Request) -> web.StreamResponse:
 async def _tables(request: web.Request) -> web.Response:
     settings = request.app[DEPENDENCIES].settings
     headers = {"Cache-Control": "no-store", **HEADERS}
-    return web.json_response(tables(settings.provider_names, settings.regions), headers=headers)
+    members = tables(settings.provider_names, settings.regions, settings.login is not None)
+    return web.json_response(members, headers=headers)
 
 
 ROUTES = [

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class CallRequestV1(RequestV1):
-    """A call of the inference API. `api_key` null: with the key that logged in."""
+    """A call of the inference API. `api_key` null: with the key that logged in, if one did."""
 
     method: Literal["GET", "POST", "DELETE"]
     path: str
@@ -83,13 +83,16 @@ def _check_may_call(session: ConsoleSession) -> None:
 
 
 def _checked(body: CallRequestV1, session: ConsoleSession) -> InferenceCall:
+    api_key = session.api_key() if body.api_key is None else body.api_key
+    if api_key is None:
+        raise ProblemError(403, "NO_KEY", "You logged in without an API key: name the key to call with")
     has_body = "body" in body.model_fields_set
     call = InferenceCall(
         body.method,
         body.path,
         {name.lower(): value for name, value in body.headers.items()},
         json.dumps(body.body, ensure_ascii=False, separators=(",", ":")).encode() if has_body else None,
-        session.api_key() if body.api_key is None else body.api_key,
+        api_key,
         is_look(body.method, body.path),
     )
     check_call(call)

@@ -26,8 +26,11 @@ _LIMITS: dict[str, Any] = {
 }
 
 
-def tables(names: ProviderNames, regions: Sequence[str]) -> dict[str, Any]:
-    """All tables. `names`: what targets may call their providers; each name has a row. `regions`: the setting's."""
+def tables(names: ProviderNames, regions: Sequence[str], has_login: bool) -> dict[str, Any]:
+    """All tables. `names`: what targets may call their providers; each name has a row. `regions`: the setting's.
+
+    `has_login`: people may log in at an identity provider.
+    """
     providers = [
         {
             "name": one.name,
@@ -37,4 +40,9 @@ def tables(names: ProviderNames, regions: Sequence[str]) -> dict[str, Any]:
         }
         for one in names.values()
     ]
-    return {"limits": _LIMITS, "providers": providers, "regions": [UNRESTRICTED, *regions]}
+    return {
+        "limits": _LIMITS,
+        "providers": providers,
+        "regions": [UNRESTRICTED, *regions],
+        "organisation_login": has_login,
+    }

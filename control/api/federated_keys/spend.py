@@ -9,6 +9,7 @@ from control.api.protocol.schemas import ResponseV1
 from control.resources import keys
 from control.resources.federated_keys.key_spend import read_key_spend
 from control.resources.keys import KeyOwner
+from policy.keys.permissions import Permission
 
 
 class KeySpendResponseV1(ResponseV1):
@@ -33,5 +34,6 @@ OPERATIONS = (
         "Get what is spent of a key's spend limits",
         KeySpendResponseV1,
         errors=(404,),
+        needs=Permission.READ,
     ),
 )

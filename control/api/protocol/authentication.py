@@ -56,7 +56,7 @@ async def authenticate_for_api(request: web.Request, dependencies: Dependencies)
 async def session_of(request: web.Request, dependencies: Dependencies) -> ConsoleSession | None:
     """The session of the console's cookie; None without a valid one."""
     token = session_token(request)
-    session = None if token is None else await find_session(dependencies.store, token)
+    session = None if token is None else await find_session(dependencies.store, token, dependencies.settings.login)
     if session is not None:
         _note_caller(request, session.caller)
     return session
@@ -70,10 +70,14 @@ def _note_caller(request: web.Request, caller: PresentedKey) -> None:
 
 def session_token(request: web.Request) -> str | None:
     """The token in the cookie. None if several are sent: another page of this host must not choose the session."""
-    pairs = (pair.partition("=") for header in request.headers.getall("Cookie", ()) for pair in header.split(";"))
-    tokens = {value.strip() for name, _, value in pairs if name.strip() == CONSOLE_COOKIE}
-    valid = [token for token in tokens if is_token(token)]
+    valid = [token for token in cookie_values(request, CONSOLE_COOKIE) if is_token(token)]
     return valid[0] if len(valid) == 1 else None
+
+
+def cookie_values(request: web.Request, cookie: str) -> set[str]:
+    """The distinct values that the request sends for a cookie."""
+    pairs = (pair.partition("=") for header in request.headers.getall("Cookie", ()) for pair in header.split(";"))
+    return {value.strip() for name, _, value in pairs if name.strip() == cookie}
 
 
 def check_own_origin(request: web.Request) -> None:

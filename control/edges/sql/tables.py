@@ -435,10 +435,13 @@ console_sessions = Table(
     metadata,
     Column("digest", Id, primary_key=True),  # of the token in the browser's cookie
     # No foreign key: an older version of control deletes keys, and knows nothing of sessions.
-    Column("key_digest", Id, nullable=False),
-    Column("sealed_key", Text, nullable=False),  # under a key that is derived from the token
+    Column("key_digest", Id, nullable=False),  # of a person's session: a digest of issuer and subject
+    Column("sealed_key", Text, nullable=False),  # under a key that is derived from the token; empty without a key
     Column("created_at_ms", BigInteger, nullable=False),
     Column("expires_at_ms", BigInteger, nullable=False),
+    Column("person", Text, nullable=True),  # JSON; NULL: a key logged in
+    Column("workspace_id", Id, nullable=True),  # of a person; NULL: not chosen yet
+    Column("role", Id, nullable=True),
     Index("ix_console_sessions_key_digest", "key_digest", "created_at_ms", "digest"),
     Index("ix_console_sessions_expires_at_ms", "expires_at_ms"),
 )

@@ -1,10 +1,11 @@
 """Queries on `workspaces` and `prefixes`: the tenants."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import insert, or_, select, update
 
+from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
 from control.edges.sql.tables import prefixes, workspaces
 from control.records.policy import WorkspaceRecord
@@ -55,6 +56,12 @@ async def lock_signing_workspaces(tx: WriteTx) -> list[WorkspaceRecord]:
 
 async def get_workspace(conn: Connection, workspace_id: str) -> WorkspaceRecord:
     return WorkspaceRecord(*(await conn.execute(select(workspaces).where(workspaces.c.id == workspace_id))).one())
+
+
+async def workspaces_called(conn: Connection, texts: Collection[str]) -> list[WorkspaceRecord]:
+    """The workspaces whose id or name is one of these."""
+    called = or_(one_of(workspaces.c.id, texts), one_of(workspaces.c.name, texts))
+    return [WorkspaceRecord(*row) for row in await conn.execute(select(workspaces).where(called))]
 
 
 async def find_workspace(conn: Connection, name: str) -> WorkspaceRecord | None:

@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from control.edges.sql.console.visitor_rows import find_group_of_key, find_named_group
+from control.edges.sql.console.visitor_rows import find_group_of_key, find_group_of_onboarded, find_named_group
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.errors import GroupNotFoundError, InvalidFieldError
-from control.records.audit import Change
+from control.records.audit import PERSON_PREFIX, Change
 from control.records.console import NamedGroup
 from control.records.ids import new_nonce
 from control.records.times import time_text
@@ -82,10 +82,15 @@ async def mint_link(store: Store, link: NewLink) -> UsageLink:
 
 
 async def group_of_link(store: Store, link: UsageLink) -> NamedGroup | None:
-    """The group that the link shows; None once it has expired, its key was revoked or its group was deleted."""
+    """The group that the link shows; None once it has expired, its key was revoked or its group was deleted.
+
+    A person has no key to revoke: a link that a person made ends by itself, within 30 days.
+    """
     if now_ms() >= link.expires_at_ms:
         return None
     async with store.read() as conn:
+        if link.key_prefix.startswith(PERSON_PREFIX):
+            return await find_group_of_onboarded(conn, link.workspace_id, link.group_id)
         return await find_group_of_key(conn, link.workspace_id, link.group_id, link.key_prefix)
 
 

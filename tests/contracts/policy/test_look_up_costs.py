@@ -12,7 +12,7 @@ from policy.limits.groups import MAX_DEPTH, Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, group_to_wire
-from proxy.edges.policy.directory import entry_limits
+from proxy.edges.policy.row_values import entry_limits
 from tests.contracts.policy.test_replica import World, endpoint, key, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 

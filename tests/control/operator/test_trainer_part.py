@@ -19,7 +19,8 @@ async def test_the_trainer_is_ready_once_it_says_so(tmp_path: Path) -> None:
 
 
 def test_the_trainer_gets_no_secret_of_the_other_parts(tmp_path: Path) -> None:
-    secret = dict.fromkeys(("TOLLGATE_SECRET_KEY", "TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL"), "secret")
+    names = ("TOLLGATE_SECRET_KEY", "TOLLGATE_OIDC_CLIENT_SECRET", "TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL")
+    secret = dict.fromkeys(names, "secret")
     (part,) = trainer_parts(tmp_path, secret | {"TOLLGATE_INTERNAL_TOKEN": "token", "AWS_PROFILE": "store"}, 0)
     assert part.launch.env == {"TOLLGATE_INTERNAL_TOKEN": "token", "AWS_PROFILE": "store"}
 

@@ -63,16 +63,16 @@ export function drawPlainFrame(title, session) {
   return main;
 }
 
-/** The login: a key for a session. */
-export function drawLogin() {
+/** The login: a key for a session. `organisation`: the link to another way in, or null. */
+export function drawLogin(organisation) {
   document.title = "Log in · Tollgate";
   const key = h("input", { type: "password", name: "api_key", autocomplete: "current-password", required: true, spellcheck: "false" });
   const login = form("Log in", field("API key", key, "A workspace key shows the console. The key of a group shows that group's usage."), async () => {
     await send("POST", "/console/session", { api_key: key.value.trim() });
     location.reload();
   });
-  document.body.replaceChildren(h("main.login", { id: "main" }, brand(), h("h1", {}, "Log in"), login));
-  key.focus();
+  document.body.replaceChildren(h("main.login", { id: "main" }, brand(), h("h1", {}, "Log in"), organisation, organisation && h("h2", {}, "With a key"), login));
+  (organisation?.querySelector("a") ?? key).focus();
 }
 
 /** Say that the session's key may not see this page, and what to do. */
@@ -87,13 +87,20 @@ export function drawRefusal(main, page, session) {
   );
 }
 
-function brand() {
+/** The product's name, which leads to the first page. */
+export function brand() {
   return h("a.brand", { href: "/console" }, h("img", { src: "/console/assets/icon.svg", alt: "", width: 24, height: 24 }), h("span", {}, "Tollgate"));
 }
 
 function whoIs(session) {
   const name = session.group ? session.group.external_entity_id : session.workspace.name || session.workspace.id;
+  if (session.person) return whichPerson(session, name);
   return h("span.session", { title: `${name}: ${session.prefix}, ${KINDS[session.kind]}` }, h("strong", {}, name), " ", h("code", {}, session.prefix));
+}
+
+function whichPerson({ person, role, choices }, workspace) {
+  const other = choices.length > 1 && [" ", h("a", { href: "/console/overview?choose=1" }, "Switch workspace")];
+  return h("span.session", { title: `${workspace}: ${person}, ${role}` }, h("strong", {}, workspace), " ", h("bdi", {}, person.split(" ")[0]), `, ${role}`, other);
 }
 
 function navigation(current, session) {
@@ -118,11 +125,12 @@ function menuButton() {
   return button;
 }
 
-function logoutButton() {
+/** Ends the session, and then the one at a person's identity provider, where control knows how. */
+export function logoutButton() {
   async function logout() {
     const answer = await answered("/console/session", { method: "DELETE", credentials: "same-origin" });
     if (!answer.ok) throw await problemOf(answer);
-    location.assign("/console");
+    location.assign(answer.status === 200 ? (await answer.json()).continue_at : "/console");
   }
   return actionButton("Log out", logout);
 }

@@ -4,13 +4,15 @@ import { Problem, read } from "./api.mjs";
 import { h } from "./dom.mjs";
 import { PAGES, drawFrame, drawLogin, drawRefusal } from "./layout.mjs";
 import { problemNotice } from "./notice.mjs";
+import { drawChoice, mustChoose, organisationLink } from "./people.mjs";
 
 const name = location.pathname.split("/")[2];
 
 async function start() {
   if (name === "embed") return customerPage(null);
   const session = await currentSession();
-  if (session === null) return drawLogin();
+  if (session === null) return drawLogin(await organisationLink());
+  if (mustChoose(session)) return drawChoice(session);
   if (name === "usage" || session.kind === "FEDERATED") return customerPage(session);
   const page = PAGES.find((one) => one.name === name);
   const main = drawFrame(page, session);

@@ -51,6 +51,7 @@ async def test_session_says_who_is_logged_in(plane: ControlPlane) -> None:
         "may_manage": True,
         "onboarded": True,
         "inference_url": None,
+        "choices": [],
     }
 
 
@@ -285,7 +286,7 @@ async def test_the_database_alone_opens_no_session_and_no_key(plane: ControlPlan
         stored = repr((await conn.execute(select(tables.console_sessions))).all())
     for secret in (token, plane.key, plane.key.partition(".")[2]):
         assert secret not in stored
-    session = await console_sessions.find_session(plane.store, token)
+    session = await console_sessions.find_session(plane.store, token, None)
     assert session is not None
     assert session.api_key() == plane.key
     assert plane.key not in repr(session)

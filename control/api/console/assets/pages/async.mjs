@@ -17,7 +17,8 @@ const AT_ONCE = 4; // a session may make eight calls at a time
 const SECRET = "/v1/async/webhook_secret";
 
 /** Draws the page. `query`: `id`, a model; `request`, the id of an asynchronous request. */
-export async function draw(main, { query }) {
+export async function draw(main, { session, query }) {
+  if (session.person) return drawWithoutKey(main);
   const model = query.get("id");
   const request = query.get("request");
   main.append(lookUp(model, request));
@@ -25,6 +26,14 @@ export async function draw(main, { query }) {
   else if (model) await drawModel(main, model);
   else drawModels(main);
   if (!request && !model) main.append(signing());
+}
+
+/** Queues are at the proxy, which knows keys alone. */
+function drawWithoutKey(main) {
+  main.append(
+    remark("", "Queues and requests are read with a workspace key, and you logged in without one. To see them, log out and log in with a key that may call models."),
+    signing(),
+  );
 }
 
 /** A plain GET form, so that each look-up has an address. */

@@ -18,8 +18,9 @@ export function keyChoice(session, slug) {
   const pasted = h("input", { type: "password", name: "key", autocomplete: "off", spellcheck: "false" });
   const pastedField = field("Key of a group", pasted, "Stays in this field. A group's key calls the slugs of its group.");
   const canTest = session.may_manage && session.onboarded;
+  const hasKey = !session.person;
   const first = canTest ? "test" : "pasted"; // for slugs
-  const sources = [canTest && ["test", "A test key, of no customer"], ["pasted", "A group's key"], ["session", `This session's key, ${session.prefix}`]];
+  const sources = [canTest && ["test", "A test key, of no customer"], ["pasted", hasKey ? "A group's key" : "A key that you paste"], hasKey && ["session", `This session's key, ${session.prefix}`]];
   const source = select("source", sources.filter(Boolean), first);
   const hint = h("div");
   const minted = { key: null, prefix: null, group: null };
@@ -35,14 +36,15 @@ export function keyChoice(session, slug) {
   function forDialect(dialect) {
     if (isDirect !== Boolean(dialect.isDirect)) {
       isDirect = Boolean(dialect.isDirect);
-      source.value = isDirect ? "session" : first; // each kind of call takes one kind of key
+      source.value = isDirect ? (hasKey ? "session" : "pasted") : first; // each kind of call takes one kind of key
     }
     const isOwn = source.value === "session";
     const isPasted = source.value === "pasted";
     pastedField.hidden = !isPasted;
     if (helper) helper.hidden = !isPasted;
-    const isRefused = isOwn !== isDirect;
-    if (isRefused) redraw(hint, remark("warn", isDirect ? "Direct calls need a workspace key: choose this session's." : "The proxy refuses workspace keys on slugs: use a group's key."));
+    const isRefused = isDirect ? !isOwn && (hasKey || !isPasted) : isOwn;
+    if (isDirect && !hasKey) redraw(hint, remark("warn", "Direct calls need a workspace key, and you logged in without one: paste one. It is used for this call alone."));
+    else if (isRefused) redraw(hint, remark("warn", isDirect ? "Direct calls need a workspace key: choose this session's." : "The proxy refuses workspace keys on slugs: use a group's key."));
     else if (isPasted) redraw(hint, remark("warn", "The call is this customer's: it counts in its limits, usage and bill."));
     else if (isOwn) redraw(hint);
     else redraw(hint, h("p.soft", {}, "Billed to the group ", h("code", {}, TEST_ENTITY), ", which the first test call makes. Give it limits, if tests are to have some. The key is revoked when you leave this page."));

@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0034"
-down_revision = "0032"
+down_revision = "0033"
 
 Id = sa.String().with_variant(sa.String(collation="C"), "postgresql")
 

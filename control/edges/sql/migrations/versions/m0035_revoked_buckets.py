@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0036"
+revision = "0035"
 down_revision = "0034"
 
 Id = sa.String().with_variant(sa.String(collation="C"), "postgresql")
