@@ -1,6 +1,7 @@
 """Decodes the replica's rows for the directory.
 
-What a newer version wrote is skipped, or raises where that would drop something. Groups, limits and keys raise: without a part of them a caller could do more.
+What a newer version wrote is skipped. Groups, limits and keys of it raise: without a part of them a caller could do
+more.
 """
 
 import logging

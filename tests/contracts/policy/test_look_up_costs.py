@@ -52,7 +52,8 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         assert world.directory._rows._conn is not None
         world.directory._rows._conn.set_progress_handler(work.step, 1)
         with monkeypatch.context() as patch:
-            patch.setattr("proxy.edges.policy.directory.orjson", SimpleNamespace(loads=work.parse))
+            for module in ("directory", "row_values"):
+                patch.setattr(f"proxy.edges.policy.{module}.orjson", SimpleNamespace(loads=work.parse))
             entry_limits.cache_clear()  # of this process
             look_up()
         world.directory._rows._conn.set_progress_handler(None, 1)
