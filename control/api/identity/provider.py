@@ -9,7 +9,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, DeletedV1, RequestV1, ResponseV1, TimeText
-from control.records.identity import IdentityProviderRecord, ProviderSettings
+from control.records.identity.providers import IdentityProviderRecord, ProviderSettings
 from control.resources.identity import providers
 from policy.hosts import MAX_URL_CHARS
 from policy.identity.providers import MAX_NAME_CHARS
