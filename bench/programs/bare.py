@@ -54,7 +54,7 @@ _TAKEN = Taken()
 class NoCounters:
     """Admits everything."""
 
-    async def ask(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken:
+    async def ask(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken:
         return _TAKEN
 
     def abandon(self, take: Awaitable[Taken | LimitHit]) -> None:

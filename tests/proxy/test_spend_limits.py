@@ -1,7 +1,7 @@
 """Spend limits on the path of a call: what is reserved, refused, replaced by the cost, and returned exactly once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 
 import pytest
@@ -170,7 +170,7 @@ async def test_count_of_tokens_reserves_nothing_and_is_refused_while_nothing_is_
 class BrokenCounters(FakeCounters):
     """Counters without Redis that say so in a later turn."""
 
-    async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
+    async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit:
         await asyncio.sleep(0)
         raise CountersUnavailableError
 

@@ -6,7 +6,7 @@ See docs/reference/inference.md#errors.
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -478,7 +478,7 @@ async def test_caller_that_leaves_during_admission_is_a_499(rig: PathRig) -> Non
     arrival = asyncio.Event()
 
     class Stalled(FakeCounters):
-        async def take(self, plan: Plan, estimate: Estimate, tier: Plan | None = None) -> Taken | LimitHit:
+        async def take(self, plan: Plan, estimate: Estimate, further: Sequence[Plan] = ()) -> Taken | LimitHit:
             arrival.set()
             await asyncio.Event().wait()
             raise AssertionError

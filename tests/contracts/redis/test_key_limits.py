@@ -123,6 +123,10 @@ async def test_a_cancelled_call_gives_all_back(workers: list[RedisCounters]) -> 
     assert isinstance(after, Taken)
     assert after.requests is not None
     assert (after.requests.limit, after.requests.remaining) == (20, 19)
+    of_group = await counters.take(simple(rpm=50), Estimate(0))
+    assert isinstance(of_group, Taken)
+    assert of_group.requests is not None
+    assert of_group.requests.remaining == 50 - 3
 
 
 async def test_all_takes_of_a_call_leave_in_one_write(server: RedisServer, workers: list[RedisCounters]) -> None:

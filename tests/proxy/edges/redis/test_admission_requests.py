@@ -35,8 +35,8 @@ NO_PLACE = partial(PlanPlace, free=lambda _place: None)
 SCRIPT = Script(b"return 0", b"0" * 40)
 
 
-def compiled(*, is_tier: bool = False) -> CompiledPlan:
-    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE), is_tier)
+def compiled() -> CompiledPlan:
+    return CompiledPlan(PLAN, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE))
 
 
 @given(
@@ -60,14 +60,11 @@ def test_redis_would_refuse_what_is_refused_from_memory(
         assert asks_again_at - sent_at <= 1
 
 
-@given(retry_ms=st.integers(1, 90_000), hard_ms=st.integers(0, 90_000))
-def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int, hard_ms: int) -> None:
-    tier = compiled(is_tier=True)
-    tokens = compiled()
-    assert tier.cache_refusal(LimitHit(BOUND, retry_ms, hard_retry_after_ms=hard_ms), 100.0)
-    assert tokens.cache_refusal(LimitHit(BOUND, retry_ms), 100.0)
-    for plan in (tier, tokens):
-        assert plan.refused_until - 100.0 <= min(0.1, retry_ms / 1000)
+@given(retry_ms=st.integers(1, 90_000))
+def test_soft_refusal_is_repeated_for_a_tenth_of_a_second_at_most(retry_ms: int) -> None:
+    plan = compiled()
+    assert plan.cache_refusal(LimitHit(BOUND, retry_ms), 100.0)
+    assert plan.refused_until - 100.0 <= min(0.1, retry_ms / 1000)
 
 
 def test_command_states_the_number_of_its_arguments() -> None:
@@ -89,9 +86,7 @@ def test_command_states_the_number_of_its_arguments() -> None:
 def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
     above = limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),))
     plan = replace(PLAN, groups=("g", "root"), limits=(*PLAN.limits, above))
-    compiled_plan = CompiledPlan(
-        plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE), is_tier=False
-    )
+    compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE))
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     outcomes = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
     requests = LimitStatus(5, 2, 60_000)

@@ -99,7 +99,7 @@ def local(number: int, given_back: bool = False) -> Settlement:
 
 def compiled_plan() -> CompiledPlan:
     plan = plan_of_limits("acme/chat", "g", KEY, (Limit(LimitType.TOKEN, Unit.MINUTE, 5),))
-    return CompiledPlan(plan, TakeTemplate(SCRIPT, LEASE_MS, "worker", lambda _take: None, NO_PLACE), is_tier=False)
+    return CompiledPlan(plan, TakeTemplate(SCRIPT, LEASE_MS, "worker", lambda _take: None, NO_PLACE))
 
 
 async def test_settlements_of_a_tick_are_one_batch_in_order(world: World) -> None:
