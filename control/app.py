@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from aiohttp import web
 
@@ -159,6 +159,7 @@ class _Sealers(TypedDict):
 
 
 Lifetime = Callable[[web.Application], AsyncIterator[None]]
+Work = Callable[[Dependencies], Coroutine[Any, Any, None]]
 log = logging.getLogger(__name__)
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -230,8 +231,6 @@ def build(settings: Settings) -> web.Application:
     alerts = AlertWatch(store, sources, metrics.limit_alert)
     wakes = WakeSender(store, wake_client, metrics.wake_hook)
     reports = LoadReports(store, book, wakes)
-    issuers = IssuerClient(settings.egress_rules, settings.egress_ca_file)
-    key_refresher = KeyRefresher(store, issuers)
     app[DEPENDENCIES] = Dependencies(
         settings=settings,
         store=store,
@@ -254,7 +253,7 @@ def build(settings: Settings) -> web.Application:
         alerts=alerts,
         policy_pages=internal_snapshot.shared_pages(store),
         older_proxies=OlderProxies(store),
-        key_refresher=key_refresher,
+        key_refresher=KeyRefresher(store, IssuerClient(settings.egress_rules, settings.egress_ca_file)),
         counters=counters,
         spend=spend,
         balances=spend,
@@ -263,11 +262,8 @@ def build(settings: Settings) -> web.Application:
     )
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
-    app.cleanup_ctx.extend(
-        [_redis(redis, hints), _database, _secret_keys, _last_used, _housekeeping, _collector, _webhooks]
-    )
-    app.cleanup_ctx.extend([_hourly_sums, _published_prices, _alerts, _load_reports(reports, wakes, wake_client)])
-    app.cleanup_ctx.append(_provider_keys(key_refresher, issuers))
+    app.cleanup_ctx.extend([_redis(redis, hints), _database, _secret_keys, _last_used, *_background()])
+    app.cleanup_ctx.extend([_webhooks, _provider_keys, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
         app.cleanup_ctx.append(_spend_counting(partial(SpendCounting, store, reader, spend, alerts.note), metrics))
     app.on_cleanup.append(_close_clients)
@@ -373,34 +369,25 @@ async def _last_used(app: web.Application) -> AsyncIterator[None]:
     await last_used.write()
 
 
-async def _housekeeping(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(_clean_up_for_ever(app[DEPENDENCIES]))
-    yield
-    await cancelled(task)
+def _background() -> Sequence[Lifetime]:
+    """The lifetimes of work that goes on until control stops."""
+    works: tuple[Work, ...] = (
+        _clean_up_for_ever,
+        lambda parts: collect_when_idle(parts.turns),
+        lambda parts: parts.hourly_sums.make_for_ever(),
+        lambda parts: PricePublisher(parts.store).publish_for_ever(),
+        lambda parts: parts.alerts.run(),
+    )
 
+    def lifetime(work: Work) -> Lifetime:
+        async def life(app: web.Application) -> AsyncIterator[None]:
+            task = asyncio.create_task(work(app[DEPENDENCIES]))
+            yield
+            await cancelled(task)
 
-async def _hourly_sums(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[DEPENDENCIES].hourly_sums.make_for_ever())
-    yield
-    await cancelled(task)
+        return life
 
-
-async def _published_prices(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(PricePublisher(app[DEPENDENCIES].store).publish_for_ever())
-    yield
-    await cancelled(task)
-
-
-async def _alerts(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(app[DEPENDENCIES].alerts.run())
-    yield
-    await cancelled(task)
-
-
-async def _collector(app: web.Application) -> AsyncIterator[None]:
-    task = asyncio.create_task(collect_when_idle(app[DEPENDENCIES].turns))
-    yield
-    await cancelled(task)
+    return [lifetime(work) for work in works]
 
 
 async def _webhooks(app: web.Application) -> AsyncIterator[None]:
@@ -421,14 +408,11 @@ async def _webhooks(app: web.Application) -> AsyncIterator[None]:
     await client.close()
 
 
-def _provider_keys(refresher: KeyRefresher, issuers: IssuerClient) -> Lifetime:
-    async def life(_app: web.Application) -> AsyncIterator[None]:
-        async with running(refresher.run):
-            yield
-        await refresher.close()
-        await issuers.close()
-
-    return life
+async def _provider_keys(app: web.Application) -> AsyncIterator[None]:
+    refresher = app[DEPENDENCIES].key_refresher
+    async with running(refresher.run):
+        yield
+    await refresher.close()
 
 
 def _load_reports(reports: LoadReports, wakes: WakeSender, client: WakeClient) -> Lifetime:

@@ -65,7 +65,7 @@ class Directory(Protocol):
     def identity_provider(self, id: str) -> IdentityProviderRow | None: ...
 
     async def is_signed_by(self, token: UnverifiedToken, key: Wire) -> bool:
-        """As the function of that name, beside the loop."""
+        """Call the function of that name, beside the loop."""
 
     async def confirm_keys(self, provider_id: str) -> bool:
         """Have the keys of an identity provider fetched, unless that was just done, and wait for policy with them.

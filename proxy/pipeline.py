@@ -51,7 +51,7 @@ class Pipeline:
         slices = Slices()
         tokens = TokenCallers(parts.directory, parts.now_ms)
         addresses = CallerAddresses(parts.trusted_proxies)
-        self._authenticate = authenticate.Authenticate(parts.directory, tokens, parts.now_ms, addresses)
+        self._authenticate = authenticate.Authenticate(parts.directory, tokens.holder, parts.now_ms, addresses)
         self._receive = Receive(parts, ulids, slices)
         self._route = route.Route(parts.directory, parts.dialects)
         self._admit = admit.Admit(parts, ulids, AdmitSpend(parts, ulids, slices))

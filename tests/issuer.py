@@ -89,7 +89,7 @@ class Issuer:
 
     @property
     def url(self) -> str:
-        """Its name in tokens."""
+        """The name of the issuer in tokens."""
         return f"https://{self.host}/tenant"
 
     @property
@@ -128,8 +128,8 @@ class Issuer:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request.path)
         if request.path in self.answers:
-            kept = self.answers[request.path]
-            return web.Response(status=kept.status, headers=kept.headers, body=kept.body)
+            answer = self.answers[request.path]
+            return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
         if request.path == "/keys":
             return web.json_response({"keys": [key.public for key in self.keys]})
         if request.path == "/tenant/.well-known/openid-configuration":

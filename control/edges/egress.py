@@ -14,6 +14,7 @@ from typing import TypeVar
 import aiohttp
 from yarl import URL
 
+from control.records.identity.documents import Document
 from policy.hosts import Address, EgressRules, HostRuleError, Reach, check_addresses
 from runtime.exhaustion import Exhaustion, is_exhausted, no_descriptor_is_left, out_of_descriptors
 from runtime.http.checked_dialling import (
@@ -63,14 +64,6 @@ class Posted:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """The outcome of a GET. `error` is for customers, and empty if the answer is a 2xx and came whole."""
-
-    body: bytes = b""
-    error: str = ""
-
-
 class EgressClient:
     """Calls URLs whose text `check_url` allows, within `timeout_s`. `agent`: the User-Agent."""
 
@@ -89,15 +82,15 @@ class EgressClient:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Posted:
         """Make one attempt. Raises nothing, whatever the receiver does."""
-        posted = await self._attempt(url, lambda: self._send(url, headers, body))
+        posted = await self._one_attempt(url, lambda: self._send(url, headers, body))
         return Posted(error=posted) if isinstance(posted, str) else posted
 
     async def get(self, url: str, headers: Mapping[str, str], max_bytes: int) -> Document:
         """Make one attempt to get a document of at most `max_bytes`. Raises nothing, whatever the server does."""
-        document = await self._attempt(url, lambda: self._fetch(url, headers, max_bytes))
+        document = await self._one_attempt(url, lambda: self._fetch(url, headers, max_bytes))
         return Document(error=document) if isinstance(document, str) else document
 
-    async def _attempt(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T | str:
+    async def _one_attempt(self, url: str, attempt: Callable[[], Awaitable[T]]) -> T | str:
         """The outcome of one attempt, or what went wrong."""
         try:
             self._check_url(url, self._egress.rules)

@@ -3,7 +3,8 @@
 See docs/reference/management-api.md#egress-rules.
 """
 
-from control.edges.egress import Document, Egress, EgressClient, Resolve
+from control.edges.egress import Egress, EgressClient, Resolve
+from control.records.identity.documents import Document
 from policy.hosts import EgressRules, Reach, check_download_url
 from runtime.http.checked_dialling import resolve_host
 

@@ -25,7 +25,7 @@ class IdentityProviderRow:
     audience: str
     entity_claim: str
     keys: tuple[Wire, ...] | None
-    """As `usable_keys` returns them; None until they could be fetched."""
+    """The keys, in the form that `usable_keys` returns; None until they could be fetched."""
 
     def to_wire(self) -> Wire:
         return {

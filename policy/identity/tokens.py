@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
 TYPES = ("jwt", "at+jwt", "application/at+jwt")
-"""What `typ` may be, in lower case. A provider signs logout tokens and others with the same keys (RFC 8725, 3.11)."""
+"""The values of `typ` that are allowed, in lower case.
+
+A provider signs logout tokens and others with the same keys (RFC 8725, 3.11)."""
 MAX_TOKEN_CHARS = 8192
 MAX_AUDIENCES = 16
 MAX_SUBJECT_CHARS = 1024
@@ -110,8 +112,8 @@ def fault_of(token: UnverifiedToken, now_s: float) -> str:
 def key_for(token: UnverifiedToken, keys: Sequence[Wire]) -> Wire | None:
     """The key that the token names. Without a `kid`: the only key of its algorithm. None if there is no such key."""
     of_alg = [key for key in keys if key["alg"] == token.alg]
-    named = of_alg if token.kid is None else [key for key in of_alg if key.get("kid") == token.kid]
-    return named[0] if len(named) == 1 else None
+    candidates = of_alg if token.kid is None else [key for key in of_alg if key.get("kid") == token.kid]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def is_signed_by(token: UnverifiedToken, key: Wire) -> bool:

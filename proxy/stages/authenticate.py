@@ -5,8 +5,7 @@ An unknown key is refused only after control has confirmed the policy replica. A
 See docs/reference/management-api.md#federated-keys.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from policy.credentials import (
     TOKEN_ID,
@@ -34,21 +33,18 @@ from proxy.refusals import (
     NotOnboardedError,
 )
 
-
-class Tokens(Protocol):
-    """Identifies callers by tokens. Satisfied by `TokenCallers`."""
-
-    async def holder(self, text: str, id: str, *, may_ask: bool) -> KeyHolder: ...
+TokenHolder = Callable[[str, str, bool], Awaitable[KeyHolder]]
+"""Finds the holder of a token: by its text, by the id that it is kept by, and by whether control may be asked."""
 
 
 class Authenticate:
     """Finds out who calls, and whether the workspace may call at all."""
 
     def __init__(
-        self, directory: Directory, tokens: Tokens, now_ms: Callable[[], int], addresses: CallerAddresses
+        self, directory: Directory, token_holder: TokenHolder, now_ms: Callable[[], int], addresses: CallerAddresses
     ) -> None:
         self._directory = directory
-        self._tokens = tokens
+        self._token_holder = token_holder
         self._now_ms = now_ms
         self._addresses = addresses
         self.recalled: Callable[[HeadFacts], Identified | None] = directory.caller
@@ -131,7 +127,7 @@ class Authenticate:
         if KeyKind.FEDERATED not in context.facts.purpose.users:
             return []
         try:
-            return [await self._tokens.holder(token, credential_id(token), may_ask=may_ask)]
+            return [await self._token_holder(token, credential_id(token), may_ask)]
         except BadCredentialError:
             return []
 

@@ -26,7 +26,7 @@ class TokenCallers:
         self._directory = directory
         self._now_ms = now_ms
 
-    async def holder(self, text: str, id: str, *, may_ask: bool) -> KeyHolder:
+    async def holder(self, text: str, id: str, may_ask: bool) -> KeyHolder:
         """The holder of a token. `id`: what it is kept by. `may_ask`: the caller presents no key of ours besides.
 
         Raises `BadCredentialError` or `PolicyUnavailableError`.

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from control.api.protocol.operations import ApiRequest, Operation
 from control.api.protocol.schemas import NO_NUL, DeletedV1, RequestV1, ResponseV1, TimeText
-from control.records.identity import IdentityProviderRecord, ProviderSettings
+from control.records.identity.providers import IdentityProviderRecord, ProviderSettings
 from control.resources.identity import providers
 from policy.hosts import MAX_URL_CHARS
 from policy.identity.providers import MAX_NAME_CHARS
@@ -94,6 +94,6 @@ OPERATIONS = (
     Operation(
         "PUT", _PATH, _put, "Set the identity provider", _ONE, body=_BODY, errors=(400, 409), needs=Permission.TRUST
     ),
-    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.READ),
+    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.TRUST),
     Operation("DELETE", _PATH, _delete, "Delete the identity provider", _GONE, errors=(404,), needs=Permission.TRUST),
 )

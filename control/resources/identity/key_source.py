@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from control.edges.egress import Document
-from control.records.identity import FetchedKeys
+from control.records.identity.documents import Document
+from control.records.identity.providers import FetchedKeys
 from policy.identity.public_keys import usable_keys
 
 DISCOVERY_PATH = "/.well-known/openid-configuration"
@@ -19,6 +19,8 @@ class Documents(Protocol):
 
     async def get(self, url: str) -> Document: ...
 
+    async def close(self) -> None: ...
+
 
 def discovery_url(issuer: str) -> str:
     """The URL of an issuer's discovery document (OpenID Connect Discovery 1.0, section 4)."""
@@ -28,10 +30,10 @@ def discovery_url(issuer: str) -> str:
 async def fetch_keys(documents: Documents, issuer: str, jwks_url: str | None) -> FetchedKeys:
     """Fetch the usable keys. Errors name the field that leads to them, and quote nothing that was fetched."""
     if jwks_url is None:
-        found, error = await _jwks_url(documents, issuer)
+        url, error = await _jwks_url(documents, issuer)
         if error:
             return FetchedKeys(None, f"issuer: its discovery document {error}")
-        return await _keys_at(documents, found, "issuer: the jwks_uri of its discovery document")
+        return await _keys_at(documents, url, "issuer: the jwks_uri of its discovery document")
     return await _keys_at(documents, jwks_url, "jwks_url:")
 
 

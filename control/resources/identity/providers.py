@@ -14,7 +14,7 @@ from control.edges.sql.store import Store, WriteTx
 from control.edges.sql.workspace_rows import lock_workspace
 from control.errors import IdentityProviderNotFoundError, IdentityProviderTakenError, InvalidFieldError
 from control.records.audit import Change
-from control.records.identity import FetchedKeys, IdentityProviderRecord, ProviderSettings
+from control.records.identity.providers import FetchedKeys, IdentityProviderRecord, ProviderSettings
 from control.records.times import optional_time_text, time_text
 from control.resources.identity.key_source import Documents, discovery_url, fetch_keys
 from policy.hosts import HostRuleError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from control.edges.sql.identity import provider_rows
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.errors import DatabaseUnavailableError
-from control.records.identity import IdentityProviderRecord
+from control.records.identity.providers import IdentityProviderRecord
 from control.resources.identity.key_source import Documents, fetch_keys
 from control.resources.identity.providers import fetched_record
 
@@ -73,11 +73,12 @@ class KeyRefresher:
         await asyncio.gather(*(self.refresh(id) for id in ids))
 
     async def close(self) -> None:
-        """End the attempts that are under way."""
+        """End the attempts that are under way, and close the source of documents."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.documents.close()
 
     async def _refresh(self, id: str, gap_ms: int) -> bool:
         async def claim(tx: WriteTx) -> IdentityProviderRecord | None:

@@ -11,10 +11,8 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import orjson
 
@@ -22,31 +20,35 @@ from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_name, key_plan
 from policy.keys.settings import NO_SETTINGS
-from policy.limits.effective import LimitSet, Plan, limit_set, plan_of_ids
-from policy.limits.groups import Enforcement
+from policy.limits.effective import Plan, plan_of_ids
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import (
     EndpointRow,
     KeyRow,
     ModelRow,
-    PriceRow,
     RowKind,
     SecretRow,
     Wire,
     WorkspaceRow,
-    group_balance_from_wire,
     group_members_from_wire,
-    group_spend_from_wire,
-    limits_from_wire,
 )
-from policy.spend.effective import KeySpend, SpendPlan, spend_plan
-from policy.spend.limits import check_currency
+from policy.spend.effective import KeySpend, SpendPlan
+from policy.spend.key_names import key_name, key_plan
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache
 from proxy.edges.policy.replica_rows import EncodedGroup, ReplicaRows
+from proxy.edges.policy.row_values import (
+    Compiled,
+    decoded,
+    decoded_key,
+    entry_limits,
+    holder_of,
+    slug_prices,
+    spend_plan_of,
+    unreadable,
+)
 from proxy.errors import PolicyUnavailableError
 from proxy.records.head_facts import HeadFacts
 from proxy.refusals import TargetSecretError, TargetSecretUnusableError
@@ -82,9 +84,7 @@ _SPEND = "spend"
 _SPEND_MEMBERS = (b'"spend_limits":', b'"balance":')
 _PRICED = "priced"
 """The kind of an endpoint with its prices, in the cache's keys."""
-_ENTRIES_KEPT = 4096
 
-Compiled = TypeVar("Compiled")
 log = logging.getLogger(__name__)
 
 
@@ -325,7 +325,7 @@ class SnapshotDirectory:
         key = decoded_key(digest, body)
         workspace = self._row(_WORKSPACE, key.workspace_id, WorkspaceRow.from_wire)
         group = None if encoded is None else self._group(encoded)
-        holder = _holder(key, workspace, group)
+        holder = holder_of(key, workspace, group)
         if workspace is not None and (group is not None or key.group_id is None):
             rows = (_KEY, digest, _WORKSPACE, key.workspace_id)
             groups = () if group is None else group.path
@@ -386,9 +386,9 @@ class SnapshotDirectory:
         bodies, path = encoded
         try:
             *_, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
-            return _spend_plan(path, enforcement, bodies, key)
+            return spend_plan_of(path, enforcement, bodies, key)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise PolicyUnavailableError(_unreadable("the spend limits of a key or its groups", error)) from None
+            raise PolicyUnavailableError(unreadable("the spend limits of a key or its groups", error)) from None
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
@@ -398,7 +398,7 @@ class SnapshotDirectory:
             endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
             if endpoint is None:
                 return None
-            prices = self._row(_PRICE, slug, _slug_prices)
+            prices = self._row(_PRICE, slug, slug_prices)
             if prices is not None and prices.workspace_id != endpoint.workspace_id:
                 prices = None
             priced = _Priced(endpoint, prices)
@@ -433,11 +433,11 @@ class SnapshotDirectory:
                 return CallingGroup(*node, path, None, generation)
             plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
             if plan is None:
-                plan = _spend_plan(path, node[-1], bodies)
+                plan = spend_plan_of(path, node[-1], bodies)
             if plan is not None:
                 self._cache.put((_SPEND, path[0]), Entry(plan, _SPEND_WEIGHT, (), generation, path))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise PolicyUnavailableError(_unreadable("a group", error)) from None
+            raise PolicyUnavailableError(unreadable("a group", error)) from None
         return CallingGroup(*node, path, plan, generation)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
@@ -445,7 +445,7 @@ class SnapshotDirectory:
         if value is None:
             generation = self._cache.generation
             body = self._rows.body(kind, id)
-            value = None if body is None else _decoded(kind, id, body, compile)
+            value = None if body is None else decoded(kind, id, body, compile)
             if body is not None and value is not None:
                 weight = _ROW_WEIGHT + _BYTE_WEIGHT * len(body)
                 self._cache.put((kind, id), Entry(value, weight, (kind, id), generation))
@@ -466,64 +466,3 @@ class SnapshotDirectory:
             )
             return UnusableSecret()
         return value
-
-
-def _slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
-    return SlugPrices(PriceRow.from_wire(slug, body))
-
-
-def _spend_plan(
-    path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes], key: KeySpend | None = None
-) -> SpendPlan | None:
-    """The spend plan of these groups' rows, for all their keys or for one with limits of its own.
-
-    Raises as `spend_limits_from_wire` does, and if their currencies differ.
-    """
-    wires = [orjson.loads(body) for body in bodies]
-    limits = [group_spend_from_wire(wire) for wire in wires]
-    balances = [group_balance_from_wire(wire) for wire in wires]
-    own = () if key is None else key.limits
-    check_currency(chain(own, *limits, [balance for balance in balances if balance is not None]))
-    return spend_plan(path, enforcement, limits, balances, key)
-
-
-def _decoded(kind: str, id: str, body: bytes, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
-    """The compiled row; None for a row of a newer version that this one does not understand."""
-    try:
-        return compile(id, orjson.loads(body))
-    except (KeyError, ValueError, TypeError) as error:
-        name = type(error).__name__
-        log.warning("Skipped a %s row that this version cannot read (%s). Update this proxy.", kind, name)
-        return None
-
-
-def decoded_key(digest: str, body: bytes) -> KeyRow:
-    """Decode a key. Raises if this version does not understand it: without its settings it could do more."""
-    try:
-        return KeyRow.from_wire(digest, orjson.loads(body))
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise PolicyUnavailableError(_unreadable("a key", error)) from None
-
-
-def _holder(key: KeyRow, workspace: WorkspaceRow | None, group: CallingGroup | None) -> KeyHolder:
-    try:
-        return KeyHolder(key, workspace, group)
-    except (ValueError, TypeError) as error:
-        raise PolicyUnavailableError(_unreadable("a key", error)) from None
-
-
-def _unreadable(what: str, error: Exception) -> str:
-    return f"{what} that this version cannot read ({type(error).__name__}: {error}). Update this proxy"
-
-
-@lru_cache(_ENTRIES_KEPT)
-def entry_limits(body: bytes) -> LimitSet:
-    """The limits of a group's entry for a slug: the same value for the same text, and contracts repeat.
-
-    One that this version does not understand raises: it would drop limits.
-    """
-    try:
-        rates, usages = limits_from_wire(orjson.loads(body))
-        return limit_set(rates + usages)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise PolicyUnavailableError(_unreadable("a limit", error)) from None

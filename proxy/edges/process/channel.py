@@ -160,16 +160,17 @@ class SupervisorLink:
 
     async def confirm_keys(self, provider_id: str) -> bool:
         """Return whether control has fetched the provider's keys, now or just before. Callers share a question."""
-        waiting = self._key_callers
-        if waiting[provider_id] >= WAITING_FOR_KEYS or waiting.total() >= max(1, self.max_waiting // KEYS_PART):
+        callers = self._key_callers
+        if callers[provider_id] >= WAITING_FOR_KEYS or callers.total() >= max(1, self.max_waiting // KEYS_PART):
             return False
-        waiting[provider_id] += 1
+        callers[provider_id] += 1
         try:
             question = self._key_questions.get(provider_id) or self._ask_for_keys(provider_id)
             return await asyncio.shield(question)
         finally:
-            waiting[provider_id] -= 1
-            waiting += Counter()  # forgets those of which nobody waits
+            callers[provider_id] -= 1
+            if not callers[provider_id]:
+                del callers[provider_id]
 
     def _ask_for_keys(self, provider_id: str) -> asyncio.Future[bool]:
         question: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from control.edges.egress import Document
 from control.edges.issuer_client import IssuerClient
+from control.records.identity.documents import Document
 from policy.hosts import Address, EgressRules
 from tests.fakes.throwaway_ca import ThrowawayCa
 from tests.issuer import Issuer

@@ -85,6 +85,8 @@ AUDITED: dict[tuple[str, str], str] = {
     ("DELETE", f"{G}/webhooks/{{webhook_id}}"): "webhook.delete",
     ("POST", f"{G}/webhooks/{{webhook_id}}/test"): "webhook.test",
     ("POST", f"{G}/webhooks/{{webhook_id}}/deliveries/{{delivery_id}}/redeliver"): "webhook.redeliver",
+    ("PUT", f"{G}/identity_provider"): "identity_provider.create",
+    ("DELETE", f"{G}/identity_provider"): "identity_provider.delete",
     ("PUT", f"{G}/prices"): "price.create",
     ("DELETE", f"{G}/prices"): "price.delete",
     ("POST", M): "model.create",
@@ -245,6 +247,9 @@ async def walk_promotions(walk: Walk) -> None:
 
 async def walk_prices(walk: Walk) -> None:
     await walk("PUT", f"{G}/prices", PRICE)
+    provider = {"issuer": "https://login.example.invalid", "audience": "tollgate", "entity_claim": "org"}
+    await walk("PUT", f"{G}/identity_provider", provider)
+    await walk("DELETE", f"{G}/identity_provider")
     await walk("DELETE", f"{G}/prices", query="?slug=acme/priced&valid_from=2026-01-01")
 
 

@@ -77,10 +77,12 @@ async def status_of(stage: Stage, token: str) -> int:
     try:
         await stage.ask(token)
     except openai.APIStatusError as error:
-        if error.status_code == 403:
-            assert error.response.json() == {"error": "Authentication failed"}
-        return error.status_code
-    return 200
+        refusal = error
+    else:
+        return 200
+    if refusal.status_code == 403:
+        assert refusal.response.json() == {"error": "Authentication failed"}
+    return refusal.status_code
 
 
 @contextmanager
@@ -201,7 +203,7 @@ async def test_keys_roll_over_in_mid_traffic(stage: Stage, issuer: Issuer) -> No
 
 async def _gap_is_over(stage: Stage) -> None:
     """Wait until control would fetch the keys at once."""
-    fetched_at = (await stage.operator.call("GET", PATH))["keys_fetched_at"]
+    fetched_at: str = (await stage.operator.call("GET", PATH))["keys_fetched_at"]
 
     async def is_over() -> bool:
         at_s = time.time() - 5.5

@@ -1,4 +1,4 @@
-"""Which keys of a provider's set can verify tokens, and what is kept of them."""
+"""The keys of a provider's set that can verify tokens, and what is kept of them."""
 
 from typing import Any
 

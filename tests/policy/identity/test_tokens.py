@@ -1,4 +1,4 @@
-"""What a token must be. Each test of an attack signs with a real key wherever a signature could be valid."""
+"""The rules of a token. Each test of an attack signs with a real key wherever a signature could be valid."""
 
 import json
 import time
@@ -146,7 +146,8 @@ def test_times_hold_with_a_leeway_of_a_minute() -> None:
     assert holds(token, now_s=now_s + LEEWAY_S - 1)
     assert not holds(token, now_s=now_s + LEEWAY_S)
     for name in ("nbf", "iat"):
-        token = ISSUER.token(exp=now_s + 900, **{"iat": now_s, name: now_s + LEEWAY_S})
+        times: dict[str, Any] = {"exp": now_s + 900, "iat": now_s, name: now_s + LEEWAY_S}
+        token = ISSUER.token(**times)
         assert holds(token, now_s=now_s)
         assert not holds(token, now_s=now_s - 1)
 

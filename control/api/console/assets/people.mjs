@@ -8,9 +8,8 @@ import { brand, logoutButton } from "./layout.mjs";
 /** The link that begins such a login and leads back to this page; null if the operator has not set it up. */
 export async function organisationLink() {
   const { organisation_login: isOffered } = await read("/console/tables.json");
-  if (!isOffered) return null;
   const here = location.pathname + location.search;
-  return h("p", {}, h("a.button.primary", { href: `/console/login?return_to=${encodeURIComponent(here)}` }, "Log in with your organisation"));
+  return isOffered ? h("p", {}, h("a.button.primary", { href: `/console/login?return_to=${encodeURIComponent(here)}` }, "Log in with your organisation")) : null;
 }
 
 /** Return whether a person must choose a workspace first, or wants another one: `?choose=1`. */

@@ -6,7 +6,7 @@ from sqlalchemy import case, delete, insert, select, update
 
 from control.edges.sql.identity.tables import identity_providers
 from control.edges.sql.store import Connection, WriteTx
-from control.records.identity import IdentityProviderRecord
+from control.records.identity.providers import IdentityProviderRecord
 from policy.snapshot import RowKind
 
 _TABLE = identity_providers

@@ -31,7 +31,7 @@ class ProviderKeys:
         self._session: aiohttp.ClientSession | None = None
         self._questions: dict[str, asyncio.Task[bool]] = {}
         self._answered_at_s: dict[str, float] = {}
-        """When control last said that it has the keys of a provider."""
+        """The time at which control last said that it has the keys of a provider."""
         self._outage = OutageLog(log)
 
     async def refresh(self, provider_id: str) -> bool:

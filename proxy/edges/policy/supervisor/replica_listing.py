@@ -15,8 +15,9 @@ import orjson
 from policy.keys.settings import MEMBERS
 from policy.sealing import SealedWithUnknownKeyError, unseal
 from policy.snapshot import KeyRow, RowKind, SecretRow, Wire, WorkspaceRow
-from proxy.edges.policy.directory import SnapshotDirectory, decoded_key
+from proxy.edges.policy.directory import SnapshotDirectory
 from proxy.edges.policy.replica_file import ReplicaStamp, connect_readonly, lock_path, stamp_path
+from proxy.edges.policy.row_values import decoded_key
 from proxy.edges.policy.supervisor.group_rows import count_unreadable
 from proxy.records.supervisor.policy_replica import ReplicaVersion
 from runtime.file_locks import is_locked

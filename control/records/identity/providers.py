@@ -24,11 +24,11 @@ class IdentityProviderRecord:
     """The usable keys as JSON text; None until they could be fetched."""
     keys_fetched_at_ms: int | None = None
     last_error: str | None = None
-    """Why the last attempt to fetch the keys failed; None if it succeeded."""
+    """The reason why the last attempt to fetch the keys failed; None if it succeeded."""
     attempted_at_ms: int = 0
-    """When the last attempt to fetch the keys began."""
+    """The time at which the last attempt to fetch the keys began."""
     ended_at_ms: int = 0
-    """When that attempt ended; before its beginning while it is under way."""
+    """The time at which that attempt ended; before its beginning while it is under way."""
 
     @property
     def keys(self) -> tuple[Wire, ...] | None:

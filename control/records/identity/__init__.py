@@ -1,0 +1,1 @@
+"""Identity providers of workspaces, and the documents that they publish."""
