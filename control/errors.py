@@ -266,6 +266,13 @@ class NotRotatableError(ConflictError):
         super().__init__(f"the key {prefix} cannot be rotated: {why}")
 
 
+class TooManyKeysError(ConflictError):
+    """The group has as many keys as its own people can add."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"the group has {most} keys or more; revoke those that nothing uses, expired ones too")
+
+
 class ExternalEntityIdTakenError(ConflictError):
     """metadata.external_entity_id is taken by another group of this workspace"""
 
@@ -365,7 +372,11 @@ class EventsLostError(DomainError):
     """The event that was committed before is not in this database: it was restored or replaced."""
 
 
-# --- the workspace may not ----------------------------------------------------------------------------------------
+# --- the workspace or the key may not -----------------------------------------------------------------------------
+
+
+class ForbiddenKeyError(DomainError):
+    """That key may do more than the one that you are logged in with; log in with one that may do as much"""
 
 
 # --- not now ------------------------------------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class Settings:
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
+    portal_keys: bool = False
     """True: usage pages show customers what their calls cost, their spend limits and their balance."""
     login: LoginSettings | None = None
     """The identity provider of the console; None: people log in with keys alone."""
@@ -144,6 +145,7 @@ _PARSED: dict[str, tuple[str, Callable[[str], Any]]] = {
     "TOLLGATE_PROXY_URL": ("proxy_url", http_url),
     "TOLLGATE_LOG_LEVEL": ("log_level", parse_level),
     "TOLLGATE_PORTAL_COST": ("portal_cost", switch),
+    "TOLLGATE_PORTAL_KEYS": ("portal_keys", switch),
     "TOLLGATE_PROVIDER_ALIASES": ("provider_names", provider_names),
     "TOLLGATE_REGIONS": ("regions", region_names),
 }

@@ -22,6 +22,8 @@ class Allowance:
 OTHER = Allowance("other", 100, 1_000)
 USAGE_PAGE = Allowance("usage_page", 10, 1_000)
 """The allowance of a group, over all who look at its usage page."""
+CUSTOMER_KEYS = Allowance("customer_keys", 10, 60_000)
+"""The allowance of a group, over all changes that its own people make to its keys."""
 LOGIN = Allowance("console_login", 20, 10_000)
 """The allowance of an address, for logins that it begins and ends at the identity provider."""
 LOGIN_STATE = Allowance("console_login_state", 1, 660_000)
@@ -61,6 +63,9 @@ class Throttle:
 
     async def check_usage_page(self, group_id: str) -> None:
         await self._check(group_id, USAGE_PAGE)
+
+    async def check_customer_keys(self, group_id: str) -> None:
+        await self._check(group_id, CUSTOMER_KEYS)
 
     async def check_login(self, address: str) -> None:
         await self._check(address, LOGIN)

@@ -5,9 +5,9 @@ from decimal import Decimal
 from typing import NamedTuple
 
 from policy.credentials import is_key_prefix
-from policy.keys.limits import key_name
 from policy.limits.groups import Enforcement
 from policy.spend.effective import counting_groups
+from policy.spend.key_names import key_name
 from policy.spend.spend_hash import Reserved, spend_key
 
 

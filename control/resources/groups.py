@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from control.edges.sql import group_rows
+from control.edges.sql import group_rows, key_rows
 from control.edges.sql.database import TakenError
 from control.edges.sql.spend import balance_rows
 from control.edges.sql.store import Connection, Store, WriteTx
@@ -49,7 +49,9 @@ from policy.limits.limit import IllegalLimitsError, SlugLimits, check_slug_limit
 from policy.limits.starts import UsageLimitKey, changed_usage_limits
 from policy.prices import amount_of, amount_text
 from policy.spend.effective import SpendPlan, spend_plan
+from policy.spend.key_names import key_name
 from policy.spend.limits import SpendLimit
+from policy.spend.spend_hash import spend_key
 
 MOST_FORGOTTEN = 10_000
 """Buckets of a deleted tree that are removed from Redis at once; the others expire with their hashes, in days."""
@@ -264,7 +266,7 @@ async def _delete_ledgers(tx: WriteTx, record: GroupRecord, *, forfeit: bool) ->
 
 
 async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:
-    """Return the buckets of the group and of those below it, up to a bound."""
+    """Return the buckets of the group, of those below it, and of all their keys, up to a bound."""
     buckets = [Bucket(bucket_key(top.counting_owner, entry.slug), top.group.id) for entry in top.group.models]
     is_cascading = top.group.enforcement is Enforcement.CASCADING
     async for batch in group_rows.descendants_of(conn, top):
@@ -273,6 +275,8 @@ async def _buckets_of(conn: Connection, top: GroupRecord) -> list[Bucket]:
             buckets += [Bucket(bucket_key(owner, entry.slug), group.id) for entry in group.models]
         if len(buckets) >= MOST_FORGOTTEN:
             break
+    of_keys = await key_rows.buckets_below(conn, group_rows.inside_of(top.path), MOST_FORGOTTEN)
+    buckets += [Bucket(spend_key(top.root_id), key_name(bucket)) for bucket in of_keys]
     return buckets[:MOST_FORGOTTEN]
 
 

@@ -60,10 +60,10 @@ async def mint_key(
     return await store.transact(lambda tx: add_key(tx, workspace_id, new))
 
 
-async def revoke_key(store: Store, owner: KeyOwner, prefix: str, revoker: Permissions = EVERYTHING) -> None:
-    """Revoke a key for good. `revoker`: what whoever revokes it may do."""
+async def revoke_key(store: Store, owner: KeyOwner, prefix: str, revoker: Permissions = EVERYTHING) -> KeyRecord:
+    """Revoke a key for good; returns it as it was. `revoker`: what whoever revokes it may do."""
 
-    async def work(tx: WriteTx) -> None:
+    async def work(tx: WriteTx) -> KeyRecord:
         await _check_owner(tx.conn, owner)
         record = await key_rows.get_key(tx.conn, owner.workspace_id, owner.group_id, prefix)
         if record is None:
@@ -73,8 +73,9 @@ async def revoke_key(store: Store, owner: KeyOwner, prefix: str, revoker: Permis
         if digest is None:  # another request was first
             raise KeyNotFoundError
         tx.audit(owner.workspace_id, Change("key.revoke", path_of(record), shown_key(record), None))
+        return record
 
-    await store.transact(work)
+    return await store.transact(work)
 
 
 async def read_key(store: Store, owner: KeyOwner, prefix: str) -> KeyRecord:

@@ -38,7 +38,7 @@ class BalanceBound:
 
 
 class KeySpend(NamedTuple):
-    """The spend limits of a key, and the name that counts it (`policy.keys.limits.key_name`)."""
+    """The spend limits of a key, and the name that counts it (`policy.spend.key_names.key_name`)."""
 
     name: str
     limits: Sequence[SpendLimit]

@@ -3,9 +3,9 @@
 See docs/reference/money.md#how-spend-is-counted.
 """
 
-from policy.keys.limits import KEY_NAME
 from policy.limits.counter_layout import HASH_EXPIRY_S
 from policy.limits.windows import DAY_MS
+from policy.spend.key_names import KEY_NAME
 from policy.spend.spend_hash import AMOUNT_BYTES, DRAWS_COUNTED, INCARNATION_CHARS, KEYS_COUNTED, LIMB
 
 RENEWED_MS = 3_600_000

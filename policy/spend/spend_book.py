@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from policy.keys.limits import key_of_name
 from policy.limits.kinds import USAGE_UNITS
 from policy.limits.windows import until_end_ms
 from policy.spend.effective import Ceiling, SpendPlan
+from policy.spend.key_names import key_of_name
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,

@@ -17,8 +17,9 @@ See docs/reference/money.md#how-spend-is-counted.
 # - `c`: the time (ms, decimal digits) through which control has counted events.
 # - `s<group>:<window>`: what the group has spent in a window, from the events that are counted.
 # - `r<group>`: the sum of the reservations in the group.
-# - The same by the name of a key (`policy.keys.limits.key_name`): what it spends, over all its slugs, where one of the
-#   tree has spend limits of its own; what calls reserve of those limits. The counters of its rate limits are here, too.
+# - The same by the name of a key (`policy.spend.key_names.key_name`): what it spends, over all its slugs, where one of
+#   the tree has spend limits of its own; what calls reserve of those limits. The counters of its rate limits are here,
+#   too.
 # - `s<group>*:B`, `r<group>*`: the same of the group's prepaid balance: what is drawn, withdrawals included.
 # - `p<event key>`: a reservation: its amount, the worker incarnation that made it, its groups, each followed by `/`. An
 #   empty one was given back before it was made: it keeps a late take from running.

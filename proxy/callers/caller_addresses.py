@@ -18,7 +18,7 @@ MAX_HOPS = 32
 """A list whose last elements are all covered is read no further: nobody has so many proxies."""
 _KEPT = 4096
 _MAX_KEPT_CHARS = 256
-"""Longer lists are read anew with each call, so that a caller cannot fill the memory with them."""
+"""The longest list that is kept. A longer one is read anew with each call: a caller could fill the memory with them."""
 _IN_FORM = re.compile(r"\[([^\]]*:[^\]]*)\](?::[0-9]{1,5})?|([0-9.]+):[0-9]{1,5}")
 
 

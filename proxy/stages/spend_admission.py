@@ -11,12 +11,12 @@ from time import time_ns
 from typing import NamedTuple
 
 from policy.billing import MAX_COUNT
-from policy.keys.limits import key_of_name
 from policy.limits.alerts import ReachedLimit
 from policy.limits.effective import Plan
 from policy.limits.settlement import Estimate
 from policy.prices import amount_text
 from policy.spend.effective import BalanceBound, SpendPlan
+from policy.spend.key_names import key_of_name
 from policy.spend.limits import SpendEnforcement
 from policy.spend.spend_hash import picos_of_amount
 from proxy.accounting.call_bound import WITHOUT_OUTPUT

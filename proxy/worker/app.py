@@ -143,8 +143,6 @@ async def _parts(
     link.health = health
     stack.push_async_callback(counters.close)
     upstream = _upstream_client(settings, stack)
-    tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
-    stack.push_async_callback(tokens.aclose)
     parts = Parts(
         directory=directory,
         counters=counters,
@@ -161,7 +159,7 @@ async def _parts(
         max_reported_tokens=settings.max_reported_tokens,
         assumed_output_tokens=settings.assumed_output_tokens,
         call_timeout_s=settings.call_timeout_s,
-        access_tokens=tokens,
+        access_tokens=_access_tokens(settings, upstream, stack),
         tiers=settings.tiers,
         cors=settings.cors,
         trusted_proxies=settings.trusted_proxies,
@@ -179,6 +177,12 @@ def _upstream_client(settings: Settings, stack: contextlib.AsyncExitStack) -> Ht
     upstream = HttpUpstream(egress, on_burst_end=return_free_memory)
     stack.push_async_callback(upstream.aclose)
     return upstream
+
+
+def _access_tokens(settings: Settings, upstream: HttpUpstream, stack: contextlib.AsyncExitStack) -> VendorCTokens:
+    tokens = VendorCTokens(upstream, TokenEndpoints(settings.egress, settings.base_urls[VENDOR_C]))
+    stack.push_async_callback(tokens.aclose)
+    return tokens
 
 
 def _access_log(stack: contextlib.AsyncExitStack) -> AccessLogWriter:

@@ -10,7 +10,6 @@ from policy.deployments import Deployment
 from policy.endpoints import Target
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_name, key_plan
 from policy.keys.roles import Role
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_for
@@ -20,6 +19,7 @@ from policy.prices import Price, token_prices
 from policy.snapshot import EndpointRow, KeyRow, ModelRow, PriceRow, Wire, WorkspaceRow
 from policy.spend.balances import Balance
 from policy.spend.effective import KeySpend, SpendPlan, spend_plan
+from policy.spend.key_names import key_name, key_plan
 from policy.spend.limits import SpendLimit
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute

@@ -83,7 +83,11 @@ class Product:
         self.environment |= {"TOLLGATE_EGRESS_ALLOW": "127.0.0.0/8", "TOLLGATE_EVENT_HOLDBACK_S": "1"}
         self.environment["TOLLGATE_REDIS_TIMEOUT_S"] = "1"  # tests beside tests: processes wait for a CPU
         self.environment |= {"TOLLGATE_ASYNC_WORKERS": str(async_workers), "TOLLGATE_TRAINING_BACKEND": "off"}
-        self.environment |= {"TOLLGATE_METRICS_TOKEN": METRICS_TOKEN, "TOLLGATE_PORTAL_COST": "1"}
+        self.environment |= {
+            "TOLLGATE_METRICS_TOKEN": METRICS_TOKEN,
+            "TOLLGATE_PORTAL_COST": "1",
+            "TOLLGATE_PORTAL_KEYS": "1",
+        }
         self.environment |= settings or {}
         names = ("proxy", "control", "admin")
         self.ports = tuple(word for name in names for word in (f"--{name}-port", str(own_port())))

@@ -1,5 +1,6 @@
 """Calls with keys that have settings: which are refused, how, and what is told of them."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from tests.fakes.directory import KEY, SLUG
 from tests.fakes.path import PathRig
 from tests.fakes.upstream_client import answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.proxy.test_pipeline import DONE, delta
 
 DIGEST = digest_of(KEY)
 PATHS = ("/v1/chat/completions", "/v1/messages/count_tokens", "/v1/models", "/v1/models/acme/chat", "/v1/nothing")
@@ -75,6 +77,22 @@ async def test_call_that_began_before_the_end_is_served(rig: PathRig) -> None:
     incoming.read = slow  # type: ignore[method-assign]
     assert (await rig.serve(incoming)).status == 200
     assert (await rig.serve(asking())).status == 403
+
+
+async def test_stream_that_began_before_the_end_runs_on(rig: PathRig) -> None:
+    settle_on(rig, KeySettings(expires_at_ms=rig.clock_ms + 1))
+    rest = asyncio.Event()
+    stream = answer(headers=[("content-type", "text/event-stream")], pieces=[delta("one"), rest, delta("two"), DONE])
+    rig.upstream.script.clear()
+    rig.upstream.will(stream)
+    serving = asyncio.create_task(rig.serve(asking(stream=True)))
+    await stream.wait_start.wait()
+    rig.clock_ms += 1
+    assert (await rig.serve(asking())).status == 403
+    rest.set()
+    outgoing = await serving
+    assert outgoing.status == 200
+    assert b"two" in outgoing.body
 
 
 async def test_key_is_good_for_its_networks_alone(rig: PathRig) -> None:

@@ -93,9 +93,8 @@ async def test_tokens_of_the_key_are_settled(rig: PathRig) -> None:
     first = await call(rig)
     second = await call(rig, OTHER_SLUG)
     assert dict(first.headers)["x-ratelimit-limit-tokens"] == "100000"
-    used = 100_000 - int(dict(second.headers)["x-ratelimit-remaining-tokens"])
-    of_one = 100_000 - int(dict(first.headers)["x-ratelimit-remaining-tokens"])
-    assert used == 120 + of_one, "the first call's tokens are exact when the second reserves"
+    of_both, of_one = (100_000 - int(dict(one.headers)["x-ratelimit-remaining-tokens"]) for one in (second, first))
+    assert of_both == 120 + of_one, "the first call's tokens are exact when the second reserves"
 
 
 async def test_headers_tell_of_the_tightest_limit(rig: PathRig) -> None:
@@ -129,7 +128,9 @@ def limit_spend(rig: PathRig, *limits: SpendLimit, key: str = KEY, bucket: str |
     rig.directory.prices[OTHER_SLUG] = rig.directory.prices[SLUG]
     row = rig.directory.keys[digest_of(key)]
     rig.directory.keys[digest_of(key)] = replace(row, settings=KeySettings(spend_limits=limits), bucket=bucket)
-    rig.spend.count(spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits)))
+    plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits))
+    assert plan is not None
+    rig.spend.count(plan)
 
 
 async def test_spend_limit_holds_over_all_slugs_and_keys_of_a_rotation(rig: PathRig) -> None:
@@ -171,14 +172,14 @@ async def test_hard_limit_of_a_key_grants_what_is_left(rig: PathRig) -> None:
 async def test_tier_and_key_and_group_all_bind(rig: PathRig) -> None:
     rig.directory.add_slug(SLUG, Target(MODEL_API, target_model="m"))
     limit_key(rig, rpm(100))
-    taken: list[Taken] = []
+    takes: list[Taken] = []
     give = rig.counters.take
 
     async def take(*arguments: object) -> object:
-        taken.append(await give(*arguments))  # type: ignore[arg-type]  # as they came
-        return taken[-1]
+        takes.append(await give(*arguments))  # type: ignore[arg-type]  # as they came
+        return takes[-1]
 
     rig.counters.take = take  # type: ignore[assignment, method-assign]
     await call(rig)
-    [only] = taken
+    [only] = takes
     assert [one.key for one in only.returnable] == ["tg:{tier|w1}", "tg:{g1|group}", f"tg:{{g1|{SLUG}}}"]

@@ -64,7 +64,7 @@ async def session_of(request: web.Request) -> ConsoleSession:
 async def _log_in(request: web.Request) -> web.Response:
     check_own_origin(request)  # else another page could log its visitors in with a key of its own
     dependencies = request.app[DEPENDENCIES]
-    body = valid_body(await _received(request), LoginRequestV1)
+    body = valid_body(await received_body(request), LoginRequestV1)
     assert isinstance(body, LoginRequestV1)
     holders = await find_presented_keys(dependencies.store, [body.api_key])
     if not holders:
@@ -79,7 +79,8 @@ async def _log_in(request: web.Request) -> web.Response:
     return answer
 
 
-async def _received(request: web.Request) -> bytes:
+async def received_body(request: web.Request) -> bytes:
+    """The body of a small request of a page, declared as JSON."""
     if request.content_type != "application/json":
         raise ProblemError(415, "UNSUPPORTED_MEDIA_TYPE", "Content-Type must be application/json")
     body = b""
@@ -112,7 +113,7 @@ async def _choose(request: web.Request) -> web.Response:
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
     dependencies = request.app[DEPENDENCIES]
     await dependencies.throttle.check(person.prefix, request.method, request.path)
-    body = valid_body(await _received(request), ChooseWorkspaceRequestV1)
+    body = valid_body(await received_body(request), ChooseWorkspaceRequestV1)
     assert isinstance(body, ChooseWorkspaceRequestV1)
     await people.choose(dependencies.store, token_digest(token), choices, body.workspace_id, body.role)
     return web.Response(status=204, headers=_NOT_STORED)

@@ -12,6 +12,8 @@ from aiohttp import web
 from control.api.billing.balances import shown_balance
 from control.api.billing.usage_totals import shown_sums, shown_totals
 from control.api.console.pages import embedded_notice, embedded_page
+from control.api.console.usage_keys import ROUTES as KEY_ROUTES
+from control.api.console.usage_keys import manages_keys
 from control.api.console.usage_statements import shown_month
 from control.api.console.usage_views import NOT_STORED, UsageView, link_of, usage_routes
 from control.api.protocol.dependencies import DEPENDENCIES
@@ -54,7 +56,8 @@ async def _data(request: web.Request, view: UsageView) -> web.Response:
     if dependencies.settings.portal_cost:
         sources = MoneySources(dependencies.store, dependencies.spend, dependencies.balances)
         money = await read_page_money(sources, view.workspace_id, view.group)
-    return web.json_response(_shown(view.group, page, money), headers=NOT_STORED)
+    members = _shown(view.group, page, money) | {"manages_keys": manages_keys(dependencies, view)}
+    return web.json_response(members, headers=NOT_STORED)
 
 
 def _shown(group: NamedGroup, page: UsagePage, money: PageMoney | None) -> dict[str, Any]:
@@ -108,4 +111,4 @@ def _figures(totals: Totals, has_cost: bool) -> dict[str, Any]:
     return {**members, "uncached_input_tokens": input - totals.usage.cached_input}
 
 
-ROUTES = [web.get("/console/embed/{token}", _embedded_page), *usage_routes("data", _data)]
+ROUTES = [web.get("/console/embed/{token}", _embedded_page), *usage_routes("data", _data), *KEY_ROUTES]

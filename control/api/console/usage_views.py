@@ -26,10 +26,11 @@ NOT_STORED = {"Cache-Control": "no-store"}
 
 @dataclass(frozen=True, slots=True)
 class UsageView:
-    """The one group that a viewer sees."""
+    """The one group that a viewer sees. `prefix`: of the key that logged in; None for who has a link."""
 
     workspace_id: str
     group: NamedGroup
+    prefix: str | None = None
 
 
 def usage_routes(name: str, answer: Callable[[web.Request, UsageView], Awaitable[web.Response]]) -> list[web.RouteDef]:
@@ -38,6 +39,11 @@ def usage_routes(name: str, answer: Callable[[web.Request, UsageView], Awaitable
         web.get(f"/console/usage/{name}", _within_limits(_viewed_by_session, answer)),
         web.get(f"/console/embed/{{token}}/{name}", _within_limits(_viewed_by_link, answer)),
     ]
+
+
+def session_handler(answer: Callable[[web.Request, UsageView], Awaitable[web.Response]]) -> Handler:
+    """A handler that whoever has a link never reaches."""
+    return _within_limits(_viewed_by_session, answer)
 
 
 def link_of(request: web.Request) -> UsageLink | None:
@@ -69,7 +75,7 @@ async def _viewed_by_session(request: web.Request) -> UsageView:
     visitor = await read_visitor(request.app[DEPENDENCIES].store, session)
     if visitor.group is None:  # deleted in this moment, and the key with it
         raise ProblemError(401, "UNAUTHORIZED", "Unauthorized")
-    return UsageView(session.caller.workspace_id, visitor.group)
+    return UsageView(session.caller.workspace_id, visitor.group, session.caller.prefix)
 
 
 async def _viewed_by_link(request: web.Request) -> UsageView:

@@ -34,6 +34,7 @@ from control.resources.changes.shown import shown_key
 from control.resources.federated_keys import changes, new_keys
 from control.resources.federated_keys.changes import MAX_OVERLAP_S, KeyChange
 from control.resources.federated_keys.new_keys import NewKey
+from control.resources.federated_keys.revocation import revoke_group_key
 from control.resources.federated_keys.rules import GroupKeys
 from control.resources.keys import KeyOwner
 from policy.credentials import REGISTERED_PATTERN
@@ -175,7 +176,7 @@ async def _get(request: ApiRequest) -> FederatedKeyV1:
 
 async def _delete(request: ApiRequest) -> RevokedFederatedKeyV1:
     prefix = request.path["prefix"]
-    await keys.revoke_key(request.store, _key_owner(request), prefix)
+    await revoke_group_key(request.store, request.dependencies.counters, _key_owner(request), prefix)
     return RevokedFederatedKeyV1(prefix=prefix, group_id=request.path["group_id"])
 
 

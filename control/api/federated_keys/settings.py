@@ -31,19 +31,20 @@ def _to_ms(value: Any) -> int:
     return parse_time_ns(value) // _NS_PER_MS
 
 
-_Time = Annotated[
+ExpiryTime = Annotated[
     int,  # epoch milliseconds
     BeforeValidator(_to_ms, json_schema_input_type=str),
     Field(json_schema_extra={"type": "string", "format": "date-time"}, examples=["2027-01-31T12:00:00Z"]),
 ]
 _NetworkText = Annotated[str, Field(min_length=1, max_length=MAX_NETWORK_CHARS, examples=["203.0.113.0/24"])]
+Networks = Annotated[list[_NetworkText], Field(min_length=1, max_length=MAX_NETWORKS)]
 
 
 class KeySettingsRequestV1(RequestV1):
     """Settings of a key. Null, or left out of a new key: what its group may do, all of it."""
 
-    expires_at: _Time | None = Field(None, description="Calls are refused from then on. In the future.")
-    allowed_ips: Annotated[list[_NetworkText], Field(min_length=1, max_length=MAX_NETWORKS)] | None = Field(
+    expires_at: ExpiryTime | None = Field(None, description="Calls are refused from then on. In the future.")
+    allowed_ips: Networks | None = Field(
         None, description="The addresses and networks (CIDR) that may use the key. Null: all."
     )
     slugs: Annotated[list[SlugText], Field(min_length=1, max_length=MAX_SLUGS)] | None = Field(

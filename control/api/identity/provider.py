@@ -94,6 +94,6 @@ OPERATIONS = (
     Operation(
         "PUT", _PATH, _put, "Set the identity provider", _ONE, body=_BODY, errors=(400, 409), needs=Permission.TRUST
     ),
-    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.READ),
+    Operation("GET", _PATH, _get, "Get the identity provider", _ONE, errors=(404,), needs=Permission.TRUST),
     Operation("DELETE", _PATH, _delete, "Delete the identity provider", _GONE, errors=(404,), needs=Permission.TRUST),
 )

@@ -97,7 +97,7 @@ def _entry(operation: Operation) -> Handler:
         if caller.person is None:
             dependencies.last_used.note(caller.prefix)
         authentication.check_permission(caller, operation.needs)
-        path = _path_of(request)
+        path = path_parameters(request)
         query = bodies.read_query(request, operation.query)
         text = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
@@ -110,7 +110,7 @@ def _entry(operation: Operation) -> Handler:
     return handle
 
 
-def _path_of(request: web.Request) -> dict[str, str]:
+def path_parameters(request: web.Request) -> dict[str, str]:
     """The path's parameters. 404 for text that cannot be an id, before the database is queried."""
     values = dict(request.match_info)
     if any("\0" in value or not value.isprintable() for value in values.values()):

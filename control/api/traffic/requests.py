@@ -20,8 +20,8 @@ from control.long_work import beside
 from control.records.times import time_text
 from control.records.traffic import RequestFilter
 from control.resources.traffic.requests import RequestPage, read_requests
-from policy.keys.limits import key_of_name
 from policy.keys.permissions import Permission
+from policy.spend.key_names import key_of_name
 from policy.traffic import ListedRequest
 
 _CURSOR_KIND = "requests"

@@ -6,11 +6,11 @@ Every write publishes the row.
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, tuple_, update
 
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
-from control.edges.sql.tables import api_keys, revoked_buckets, workspaces
+from control.edges.sql.tables import api_keys, groups, revoked_buckets, workspaces
 from control.records.policy import KeyRecord, PresentedKey
 from policy.credentials import KeyKind
 from policy.keys.roles import optional_role
@@ -100,6 +100,21 @@ async def later_buckets(conn: Connection, prefixes: Collection[str]) -> dict[str
             )
             buckets |= dict(map(tuple, await conn.execute(query)))
     return buckets
+
+
+async def is_bucket_used(conn: Connection, group_id: str, bucket: str) -> bool:
+    """Return whether a key of the group has these counters. All keys of a rotation are of one group."""
+    own = func.coalesce(api_keys.c.bucket, api_keys.c.prefix) == bucket
+    query = select(api_keys.c.prefix).where(api_keys.c.group_id == group_id, own).limit(1)
+    return (await conn.execute(query)).one_or_none() is not None
+
+
+async def buckets_below(conn: Connection, inside: ColumnElement[bool], limit: int) -> set[str]:
+    """The buckets of keys with settings of groups that the condition selects, at most about `limit`."""
+    bucket = func.coalesce(api_keys.c.bucket, api_keys.c.prefix)
+    query = select(bucket).join(groups, groups.c.id == api_keys.c.group_id)
+    rows = await conn.execute(query.where(inside, api_keys.c.settings.is_not(None)).limit(limit))
+    return set(rows.scalars())
 
 
 async def keys_with_spend_limits(conn: Connection, root_id: str) -> Sequence[KeyRecord]:

@@ -12,8 +12,8 @@ from control.records.console import NamedGroup
 from control.records.traffic import RequestFilter, RequestPosition
 from control.resources.groups import read_group
 from control.resources.traffic.requests import RequestPage, read_requests
-from policy.keys.limits import key_of_name
 from policy.limits.groups import Enforcement
+from policy.spend.key_names import key_of_name
 from policy.traffic import ListedRequest
 
 _REFUSED_OR_FAILED = (400, 999)

@@ -76,35 +76,39 @@ async def rotate_key(store: Store, owner: GroupKeys, prefix: str, overlap_s: int
     """
 
     async def work(tx: WriteTx) -> Rotation:
-        group = await group_of(tx, owner)
-        old = await _locked_key(tx, owner, prefix)
-        await _check_rotatable(tx, owner, old)
-        settings = old.key_settings
-        end_ms = tx.now_ms + overlap_s * 1000
-        if settings.expires_at_ms is not None:
-            end_ms = min(end_ms, settings.expires_at_ms)
-        key = new_key()
-        ending = replace(settings, expires_at_ms=end_ms)
-        await check_key_settings_known_to_proxies(tx, ending)
-        record = replace(
-            old,
-            prefix=prefix_of(key),
-            created_at_ms=tx.now_ms,
-            last_used_at_ms=None,
-            bucket=old.bucket or old.prefix,
-            replaced_by=None,
-        )
-        replaced = replace(old.with_settings(ending, group.root_id), replaced_by=record.prefix)
-        await key_rows.insert_key(tx, record, digest_of(key))
-        await key_rows.update_key(tx, replaced)
-        sides = (shown_key(old), shown_key(replaced))
-        tx.audit(owner.workspace_id, Change("key.rotate", path_of(old), *sides))
-        return Rotation(key, record, replaced, end_ms)
+        return await rotate_within(tx, owner, prefix, overlap_s)
 
     try:
         return await store.transact(work)
     except DanglingError:  # another request deleted the group
         raise GroupNotFoundError from None
+
+
+async def rotate_within(tx: WriteTx, owner: GroupKeys, prefix: str, overlap_s: int) -> Rotation:
+    """Rotate a key within a transaction."""
+    group = await group_of(tx, owner)
+    old = await _locked_key(tx, owner, prefix)
+    await _check_rotatable(tx, owner, old)
+    settings = old.key_settings
+    end_ms = tx.now_ms + overlap_s * 1000
+    if settings.expires_at_ms is not None:
+        end_ms = min(end_ms, settings.expires_at_ms)
+    key = new_key()
+    ending = replace(settings, expires_at_ms=end_ms)
+    await check_key_settings_known_to_proxies(tx, ending)
+    record = replace(
+        old,
+        prefix=prefix_of(key),
+        created_at_ms=tx.now_ms,
+        last_used_at_ms=None,
+        bucket=old.bucket or old.prefix,
+        replaced_by=None,
+    )
+    replaced = replace(old.with_settings(ending, group.root_id), replaced_by=record.prefix)
+    await key_rows.insert_key(tx, record, digest_of(key))
+    await key_rows.update_key(tx, replaced)
+    tx.audit(owner.workspace_id, Change("key.rotate", path_of(old), shown_key(old), shown_key(replaced)))
+    return Rotation(key, record, replaced, end_ms)
 
 
 async def _locked_key(tx: WriteTx, owner: GroupKeys, prefix: str) -> KeyRecord:

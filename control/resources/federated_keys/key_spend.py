@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from control.records.policy import KeyRecord
 from control.resources.spend.group_spend import BoundSpend, SpendSource, read_spend
-from policy.keys.limits import key_name
 from policy.spend.effective import KeySpend, SpendPlan
+from policy.spend.key_names import key_name
 from policy.spend.spend_hash import spend_key
 
 
 async def read_key_spend(source: SpendSource | None, key: KeyRecord) -> Sequence[BoundSpend]:
-    """What all keys of its rotation have spent of each limit. Raises as `read_spend` does."""
+    """The spend of each limit, by all keys of its rotation. Raises as `read_spend` does."""
     limits = key.key_settings.spend_limits
     if not limits or key.spend_root_id is None:
         return []

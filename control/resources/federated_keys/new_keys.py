@@ -3,7 +3,7 @@
 See docs/reference/management-api.md#federated-keys.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from control.edges.sql import key_rows
 from control.edges.sql.database import DanglingError, TakenError
@@ -21,10 +21,11 @@ from policy.keys.settings import NO_SETTINGS, KeySettings
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key to make, apart from its text."""
+    """A key to make, apart from its text. `bucket`: the key whose counters it shares; None: its own."""
 
     name: str | None = None
     settings: KeySettings = NO_SETTINGS
+    bucket: str | None = None
 
 
 async def mint_group_key(store: Store, owner: GroupKeys, new: NewKey) -> tuple[str, KeyRecord]:
@@ -69,7 +70,7 @@ async def add_group_key(tx: WriteTx, owner: GroupKeys, key: str, new: NewKey) ->
     own_prefix = prefix_of(key)
     prefix = own_prefix or registered_prefix(key)
     bare = KeyRecord(prefix, KeyKind.FEDERATED.value, owner.workspace_id, owner.group_id, new.name, tx.now_ms)
-    record = bare.with_settings(settings, group.root_id)
+    record = replace(bare.with_settings(settings, group.root_id), bucket=new.bucket)
     await key_rows.insert_key(tx, record, digest_of(key))
     action = "key.mint" if own_prefix else "key.register"
     tx.audit(owner.workspace_id, Change(action, path_of(record), None, shown_key(record)))

@@ -57,7 +57,7 @@ async def checked_settings(
         )
     checked = replace(
         settings,
-        allowed_ips=_checked_networks(settings.allowed_ips),
+        allowed_ips=checked_networks(settings.allowed_ips),
         spend_limits=checked_spend_limits(settings.spend_limits),
     )
     if settings.slugs != old.slugs:
@@ -70,7 +70,7 @@ async def checked_settings(
     return checked
 
 
-def _checked_networks(texts: Sequence[str]) -> tuple[str, ...]:
+def checked_networks(texts: Sequence[str]) -> tuple[str, ...]:
     """The networks in canonical text, each once."""
     networks: dict[str, None] = {}
     for index, text in enumerate(texts):

@@ -18,11 +18,11 @@ from control.edges.sql.store import Connection, Store
 from control.errors import SpendNotCountedError
 from control.records.spend import SpendTree
 from control.resources.spend.tree_hashes import TreeHashes
-from policy.keys.limits import key_name, key_of_name
 from policy.limits.kinds import Unit
 from policy.prices import amount_of, amount_text
 from policy.spend.balances import Balance
 from policy.spend.effective import BalanceBound, KeySpend, SpendBound, spend_plan
+from policy.spend.key_names import key_name, key_of_name
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_hash import BALANCE_WINDOW, SPENT_PREFIX, window_name
 

@@ -38,7 +38,7 @@ _Spent = dict[tuple[str, int], int]
 """Units by a group's path or a key's prefix, and the start of a day."""
 
 
-class _Part(NamedTuple):
+class _CountedPart(NamedTuple):
     """The parts in which sums are read, and which of them count."""
 
     apart: Apart
@@ -65,11 +65,11 @@ async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapp
     window = EventWindow(tree.workspace_id, start_ms, through_ms + 1)
     windows = kept_windows(through_ms)
     top = f"{tree.root_id}/"
-    spent = await _spent(store, tree, window, prices, _Part(Apart.PATH, lambda path: path.startswith(top)))
+    spent = await _spent(store, tree, window, prices, _CountedPart(Apart.PATH, lambda path: path.startswith(top)))
     fields = await beside(tree.workspace_id, len(spent), lambda: _by_field(spent, tree.counting_groups, windows))
     if tree.counts_keys:
         # Entities may have had keys in other trees, too. Nothing reads what those have spent here.
-        by_key = await _spent(store, tree, window, prices, _Part(Apart.KEY, lambda _: True))
+        by_key = await _spent(store, tree, window, prices, _CountedPart(Apart.KEY, lambda _: True))
         async with store.read() as conn:
             buckets = await later_buckets(conn, {prefix for prefix, _ in by_key})
         names_of = partial(tree.counting_key, buckets=buckets)
@@ -80,7 +80,9 @@ async def spent_by_field(store: Store, tree: SpendTree, through_ms: int) -> Mapp
     return {**fields, **balances}
 
 
-async def _spent(store: Store, tree: SpendTree, window: EventWindow, prices: PricedSlugs, part: "_Part") -> "_Spent":
+async def _spent(
+    store: Store, tree: SpendTree, window: EventWindow, prices: PricedSlugs, part: "_CountedPart"
+) -> "_Spent":
     """The spend of each of these parts by day."""
     spent: _Spent = defaultdict(int)
     async for sums in _sums(store, tree, window, prices, part.apart):
@@ -122,7 +124,7 @@ def _window_parts(window: EventWindow) -> Iterable[EventWindow]:
         yield replace(window, start_ms=start_ms, end_ms=min(start_ms + step_ms, window.end_ms))
 
 
-def _add(spent: _Spent, days: Sequence[DaySums], currency: str, part: _Part, prices: PricedSlugs) -> None:
+def _add(spent: _Spent, days: Sequence[DaySums], currency: str, part: _CountedPart, prices: PricedSlugs) -> None:
     """Add what calls cost. Entities also have calls of other groups, such as deleted ones."""
     for day in days:
         priced: dict[str, PricedSlug] = {}

@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> str:
-        """The address of the other end; "" if it has none, as on a Unix socket, or has gone."""
+        """The address of the other end; "" if it had gone when it was first asked for."""
         if self._peer is None:
             name = None if self.transport is None else self.transport.get_extra_info("peername")
             self._peer = str(name[0]) if isinstance(name, tuple) else ""

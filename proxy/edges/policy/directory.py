@@ -20,7 +20,6 @@ from policy.credentials import TOKEN_ID
 from policy.endpoints import UnusableCredentialError, check_credential
 from policy.identity.providers import IdentityProviderRow
 from policy.identity.tokens import UnverifiedToken, is_signed_by
-from policy.keys.limits import key_name, key_plan
 from policy.keys.settings import NO_SETTINGS
 from policy.limits.effective import Plan, plan_of_ids
 from policy.sealing import SealedWithUnknownKeyError, unseal
@@ -35,6 +34,7 @@ from policy.snapshot import (
     group_members_from_wire,
 )
 from policy.spend.effective import KeySpend, SpendPlan
+from policy.spend.key_names import key_name, key_plan
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.edges.policy.policy_cache import Entry, PolicyCache

@@ -42,8 +42,8 @@ def test_calls_with_a_key_that_cannot_be_read_are_refused_as_our_fault(world: Wo
 
 async def test_keys_with_unknown_settings_are_reported(world: World) -> None:
     probe = GroupProbe(world.path)
-    known = newer({"settings": {"disabled": True, "slugs": []}})
-    world.publish(workspace(), group("g"), known, key("e"))
+    readable = newer({"settings": {"disabled": True, "slugs": []}})
+    world.publish(workspace(), group("g"), readable, key("e"))
     assert await probe.finding(world.replica.version) == OK
     world.publish(newer(NEWER["a setting"]))
     finding = await probe.finding(world.replica.version)

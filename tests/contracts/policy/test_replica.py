@@ -409,10 +409,9 @@ def test_values_count_against_the_cache_bound_by_their_size(world: World, monkey
     directory.close()
 
 
-def test_rows_of_a_newer_version_are_skipped(world: World) -> None:
-    newer = {**(key("d").body or {}), "kind": "ORBITAL"}
-    world.publish(Row("key", "d", 1, newer), Row("rocket", "r", 1, {"x": 1}), key("e"))
-    assert world.key("d") is None
+def test_rows_of_a_kind_of_a_newer_version_are_skipped(world: World) -> None:
+    """Keys that cannot be read are not: see `test_newer_keys.py`."""
+    world.publish(Row("rocket", "r", 1, {"x": 1}), key("e"))
     assert world.key("e") is not None
 
 

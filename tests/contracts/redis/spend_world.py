@@ -6,11 +6,11 @@ from decimal import Decimal
 import hiredis
 import redis
 
-from policy.keys.limits import key_name
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import Unit
 from policy.spend.balances import Balance
 from policy.spend.effective import KeySpend, SpendPlan, spend_plan
+from policy.spend.key_names import key_name
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendAdmission
 from policy.spend.spend_hash import unpack_amount

@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 import pytest
 import redis
 
-from policy.keys.limits import key_plan
 from policy.limits.counter_layout import HASH_EXPIRY_S
 from policy.limits.effective import Plan
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.limits.settlement import Estimate
+from policy.spend.key_names import key_plan
 from policy.spend.spend_book import SpendBook
 from policy.spend.spend_hash import unpack_amount
 from proxy.accounting.reservations import LimitHit, Taken
@@ -83,10 +83,10 @@ async def test_parallel_calls_by_many_slugs_and_workers_never_pass_the_limit(wor
     assert {refusal.bound.source_group for refusal in refusals} == {"key_tg_abcdefghijkl"}
     await settled(*workers)
     for slug in slugs:
-        left = await workers[0].take(slug, Estimate(0))
-        assert isinstance(left, Taken)
-        assert left.requests is not None
-        assert left.requests.remaining == 100 - 5 - 1, "what was taken for refused calls is returned"
+        after = await workers[0].take(slug, Estimate(0))
+        assert isinstance(after, Taken)
+        assert after.requests is not None
+        assert after.requests.remaining == 100 - 5 - 1, "what was taken for refused calls is returned"
 
 
 async def test_a_refusal_by_the_group_returns_the_key_s_share_once(workers: list[RedisCounters]) -> None:
@@ -159,12 +159,12 @@ async def test_counters_and_spend_share_the_hash_and_leave_each_other_alone(
         book = SpendBook()
         book.build(EPOCH, 1, {})
         client.hset(KEY.key, mapping=book.fields())
-        taken, reserved = await asyncio.gather(
+        admission, reserved = await asyncio.gather(
             counters.take(simple(rpm=50), Estimate(10), (KEY,)), counters.spend.ask(spend_plan, "0" * 26, 5)
         )
-        assert isinstance(taken, Taken)
+        assert isinstance(admission, Taken)
         assert isinstance(reserved, SpendTaken)
-        settle(counters, taken, 70)
+        settle(counters, admission, 70)
         counters.spend.end(reserved, 3)
         await settled(counters)
         await eventually(lambda: counters.spend.pending_ends == 0)

@@ -16,7 +16,13 @@ from tests.journeys.product import Product
 from tests.login_provider import CLIENT_ID, CLIENT_SECRET, KEYCLOAK, LoginProvider, running_provider
 
 LINK = "Log in with your organisation"
-ROLES = "tollgate-operator=acme:operator,tollgate-viewer=acme:viewer,tollgate-other=<b>other</b>:billing"
+ROLES = (
+    "tollgate-operator=acme:operator,tollgate-viewer=acme:viewer,tollgate-admin=acme:admin,"
+    "tollgate-other=<b>other</b>:billing"
+)
+_STRAY_TEXTS = """() => [...document.body.childNodes]
+    .filter((node) => node.nodeType === Node.TEXT_NODE && node.data.trim()).map((node) => node.data)"""
+"""The texts beside the page's parts: none is meant to be there."""
 
 
 @dataclass
@@ -97,8 +103,10 @@ async def test_a_person_without_a_key_is_told_what_needs_one(
     visitor: tuple[BrowserContext, Faults], entrance: Entrance
 ) -> None:
     page = await visitor[0].new_page()
+    entrance.provider.claims = {"realm_access": {"roles": ["tollgate-admin"]}}
     await entered(page, "/console/async")
     await expect(page.get_by_text("you logged in without one")).to_be_visible()
+    assert await page.evaluate(_STRAY_TEXTS) == []
     await page.goto("/console/playground")
     await page.get_by_label("API", exact=True).select_option("predict")
     await expect(page.get_by_text("you logged in without one: paste one")).to_be_visible()
@@ -144,6 +152,8 @@ async def test_who_has_several_workspaces_chooses_and_may_switch(
     await page.get_by_role("button", name="acme, as viewer").click()
     await expect(page.locator(".session")).to_contain_text("acme ada@acme.example, viewer")
     assert page.url.endswith("/console/overview")
+    await page.get_by_role("link", name="Switch workspace").click()
+    await expect(page.get_by_role("button", name="acme, as viewer")).to_be_visible()
 
 
 async def test_the_login_page_offers_both_ways_to_everybody(

@@ -122,8 +122,8 @@ async def test_nothing_revives_a_key_that_has_expired(killable_stage: Stage, tmp
         async with connected(stage, machine) as caller:
             await caller.until_served(lasting)  # Redis and control are away, and it has no limits
         await assert_refused_everywhere(stage, machine, key)
-        shown = machine.run("snapshot", "show", "--key-prefix", key.split(".")[0], "--data", str(machine.data))
-        assert "it expired at" in shown.stdout, shown.stderr
+        output = machine.run("snapshot", "show", "--key-prefix", key.split(".")[0], "--data", str(machine.data))
+        assert "it expired at" in output.stdout, output.stderr
         stage.product.start()
         async with connected(stage, machine) as caller:
             await caller.until_served(lasting)

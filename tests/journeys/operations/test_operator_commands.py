@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import openai
+
 from tests.journeys.conftest import Stage
 from tests.journeys.product import COMMAND
 
@@ -143,7 +145,22 @@ async def test_operator_rotates_a_key_while_both_work(stage: Stage) -> None:
     )
     await operator.did("keys", "disable", prefix)
     assert (await operator.answer("keys", "get", prefix, "--group", f"{stage.name}-keys"))["state"] == "DISABLED"
+    await stage.until(lambda: _is_refused(stage, old), "the disabled key is refused")
+    await operator.did("keys", "enable", prefix)
+    await stage.until(lambda: _is_served(stage, old), "the enabled key is served")
     await operator.did("keys", "revoke", prefix, "--group", f"{stage.name}-keys", "--yes")
+
+
+async def _is_refused(stage: Stage, key: str) -> bool:
+    try:
+        await stage.ask(key)
+    except openai.PermissionDeniedError:
+        return True
+    return False
+
+
+async def _is_served(stage: Stage, key: str) -> bool:
+    return not await _is_refused(stage, key)
 
 
 async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:

@@ -65,7 +65,8 @@ def test_only_texts_of_the_claim_count(claims: Any, values: Any) -> None:
 
 def test_a_path_leads_through_objects_alone() -> None:
     assert role_values({"a": {"b": ["x"]}}, "a.b") == ("x",)
-    for claims in ({"a": ["b"]}, {"a": "b"}, {"a": None}, {"a": {}}, {"a.b": "x"}):
+    others: tuple[Any, ...] = ({"a": ["b"]}, {"a": "b"}, {"a": None}, {"a": {}}, {"a.b": "x"})
+    for claims in others:
         assert role_values(claims, "a.b") is None
 
 
@@ -93,13 +94,9 @@ def test_a_claim_that_was_left_out() -> None:
 
 def test_google_may_leave_out_its_scheme_and_nobody_else() -> None:
     assert names_issuer("accounts.google.com", "https://accounts.google.com")
-    for iss, issuer in (
-        ("sso.example", "https://sso.example"),
-        (None, ISSUER),
-        (ISSUER + "/", ISSUER),
-        ([ISSUER], ISSUER),
-    ):
-        assert not names_issuer(iss, issuer)
+    assert not names_issuer("sso.example", "https://sso.example")
+    for iss in (None, ISSUER + "/", [ISSUER], "accounts.google.com"):
+        assert not names_issuer(iss, ISSUER)
 
 
 def test_a_token_of_this_login_has_no_fault() -> None:

@@ -3,10 +3,13 @@
 const SVG = "http://www.w3.org/2000/svg";
 const URL_ATTRIBUTES = new Set(["href", "src", "action"]);
 let lastId = 0;
+/** The attributes of controls that may not be used, by the permission that they need; see roles.mjs. */
+export const denials = new Map();
 
 /**
  * An HTML element: `h("a.button", {href: "/console"}, "Home")`.
  * `attributes`: `onclick` and the like are functions; true sets an empty attribute; false, null and undefined set none.
+ * `needs`: the permission without which it is disabled.
  * `children`: elements, text, numbers, arrays of them; null, undefined and false are left out.
  */
 export function h(tag, attributes = {}, ...children) {
@@ -56,9 +59,9 @@ function replaceContent(container, children) {
   });
 }
 
-function fill(element, classes, attributes, children) {
+function fill(element, classes, { needs, ...attributes }, children) {
   if (classes.length) element.setAttribute("class", classes.join(" "));
-  for (const [name, value] of Object.entries(attributes)) set(element, name, value);
+  for (const [name, value] of Object.entries({ ...attributes, ...denials.get(needs) })) set(element, name, value);
   element.append(...flat(children));
   return element;
 }

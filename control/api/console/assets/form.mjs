@@ -24,11 +24,11 @@ export function select(name, options, chosen = null, attributes = {}) {
 /**
  * A form that calls `submit()` with what is typed. Errors of the API are shown above the button, and fields that it names
  * are marked and get the focus. `verb`: the button. `cancel`: called by a second button. `inline`: fields in a row, as of
- * filters and searches, whose button is not what the page is for; `primary` says otherwise.
+ * filters and searches, whose button is not what the page is for; `primary` says otherwise. `needs`: as `h` has it.
  */
-export function form(verb, children, submit, { cancel = null, inline = false, primary = !inline } = {}) {
+export function form(verb, children, submit, { cancel = null, inline = false, primary = !inline, needs } = {}) {
   const said = h("div.said");
-  const button = h(primary ? "button.primary" : "button", { type: "submit" }, verb);
+  const button = h(primary ? "button.primary" : "button", { type: "submit", needs }, verb);
   const element = h(
     inline ? "form.inline" : "form",
     { novalidate: true, onsubmit: (event) => (event.preventDefault(), run()) },

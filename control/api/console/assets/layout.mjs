@@ -3,9 +3,13 @@
 import { answered, problemOf, send } from "./api.mjs";
 import { h, newId } from "./dom.mjs";
 import { actionButton, field, form } from "./form.mjs";
+import { denialOf, roleNote } from "./roles.mjs";
 import { searchField } from "./search.mjs";
 
-/** The pages, in the order of the navigation. `withoutScope`: a key without management scope can use it too. */
+/**
+ * The pages, in the order of the navigation. `withoutScope`: a key without management scope can use it too. `needs`: the
+ * permission without which a page shows nothing.
+ */
 export const PAGES = [
   { name: "overview", title: "Overview" },
   { name: "requests", title: "Requests" },
@@ -18,10 +22,10 @@ export const PAGES = [
   { name: "events", title: "Events" },
   { name: "webhooks", title: "Webhooks" },
   { name: "models", title: "Models" },
-  { name: "async", title: "Async" },
+  { name: "async", title: "Async", needs: "invoke" },
   { name: "training", title: "Training" },
   { name: "audit", title: "Audit" },
-  { name: "playground", title: "Playground", withoutScope: true },
+  { name: "playground", title: "Playground", withoutScope: true, needs: "invoke" },
 ];
 /** The sections of the navigation. A page that is in none of them is in the last one. */
 export const SECTIONS = {
@@ -43,10 +47,12 @@ applyTheme(storedTheme());
 /** Draw the frame of `page`; answers its empty `<main>`, with the heading. */
 export function drawFrame(page, session) {
   document.title = `${page.title} · Tollgate`;
+  const note = roleNote(session);
   const main = h("main", { id: "main", tabindex: -1 }, h("h1", {}, page.title));
   document.body.replaceChildren(
     h("a.skip", { href: "#main" }, "Skip to the page"),
     h("header", {}, brand(), menuButton(), session.may_manage && searchField(), h("div.who", {}, whoIs(session), themeChoice(), logoutButton())),
+    ...[note].filter(Boolean), // the DOM would write what is not there as text
     h("div.columns", {}, navigation(page, session), main),
   );
   return main;
@@ -75,17 +81,20 @@ export function drawLogin(organisation) {
   (organisation?.querySelector("a") ?? key).focus();
 }
 
-/** Say that the session's key may not see this page, and what to do. */
-export function drawRefusal(main, page, session) {
-  main.append(
-    h(
-      "div.notice.warn",
-      {},
+/** Why the session may not use this page: elements for `drawRefusal`, or null. */
+export function refusalOf(page, session) {
+  if (!session.may_manage && !page.withoutScope) {
+    return [
       h("p", {}, `${page.title} needs a key with management scope. You are logged in with `, h("code", {}, session.prefix), `, which ${KINDS[session.kind]}.`),
       h("p", {}, "Ask for a key of type ", h("code", {}, "WORKSPACE_MANAGE_ALL"), ", log out, and log in with it. You can use the ", h("a", { href: "/console/playground" }, "playground"), " now."),
-    ),
-  );
+    ];
+  }
+  const denial = page.needs && denialOf(session, page.needs);
+  return denial ? [h("p", {}, `${page.title} cannot be used with your role. `, denial)] : null;
 }
+
+/** Say that the session may not see this page, and what to do. */
+export const drawRefusal = (main, refusal) => main.append(h("div.notice.warn", {}, refusal));
 
 /** The product's name, which leads to the first page. */
 export function brand() {
@@ -95,7 +104,8 @@ export function brand() {
 function whoIs(session) {
   const name = session.group ? session.group.external_entity_id : session.workspace.name || session.workspace.id;
   if (session.person) return whichPerson(session, name);
-  return h("span.session", { title: `${name}: ${session.prefix}, ${KINDS[session.kind]}` }, h("strong", {}, name), " ", h("code", {}, session.prefix));
+  const may = session.role && session.role !== "admin" ? `with the role ${session.role}` : KINDS[session.kind];
+  return h("span.session", { title: `${name}: ${session.prefix}, ${may}` }, h("strong", {}, name), " ", h("code", {}, session.prefix));
 }
 
 function whichPerson({ person, role, choices }, workspace) {

@@ -2,7 +2,7 @@
 
 import { Problem, read } from "./api.mjs";
 import { h } from "./dom.mjs";
-import { PAGES, drawFrame, drawLogin, drawRefusal } from "./layout.mjs";
+import { PAGES, drawFrame, drawLogin, drawRefusal, refusalOf } from "./layout.mjs";
 import { problemNotice } from "./notice.mjs";
 import { drawChoice, mustChoose, organisationLink } from "./people.mjs";
 
@@ -16,7 +16,8 @@ async function start() {
   if (name === "usage" || session.kind === "FEDERATED") return customerPage(session);
   const page = PAGES.find((one) => one.name === name);
   const main = drawFrame(page, session);
-  if (!session.may_manage && !page.withoutScope) return drawRefusal(main, page, session);
+  const refusal = refusalOf(page, session);
+  if (refusal) return drawRefusal(main, refusal);
   const module = await import(`./pages/${page.name}.mjs`);
   await module.draw(main, { session, query: new URLSearchParams(location.search) });
 }

@@ -9,7 +9,7 @@ import { brand, logoutButton } from "./layout.mjs";
 export async function organisationLink() {
   const { organisation_login: isOffered } = await read("/console/tables.json");
   const here = location.pathname + location.search;
-  return isOffered && h("p", {}, h("a.button.primary", { href: `/console/login?return_to=${encodeURIComponent(here)}` }, "Log in with your organisation"));
+  return isOffered ? h("p", {}, h("a.button.primary", { href: `/console/login?return_to=${encodeURIComponent(here)}` }, "Log in with your organisation")) : null;
 }
 
 /** Return whether a person must choose a workspace first, or wants another one: `?choose=1`. */

@@ -42,9 +42,9 @@ from control.records.spend import (
     TreesToMend,
     Withdrawal,
 )
-from policy.keys.limits import key_of_name
 from policy.spend.balances import balance_name
 from policy.spend.effective import SpendBound
+from policy.spend.key_names import key_of_name
 from policy.spend.spend_hash import (
     COMPLETE_FIELD,
     COUNTED_FIELD,

@@ -22,6 +22,7 @@ from control.errors import (
     RoleTooHighError,
     SumsWithoutEventsError,
     TooManyBoundsError,
+    TooManyKeysError,
     TooManyPricesError,
     TooManyWebhooksError,
 )
@@ -42,7 +43,7 @@ def error_classes(base: type[DomainError] = DomainError) -> Iterator[type[Domain
 
 _COUNTED = (
     *(RateLimitedError, TooManyBoundsError, TooManyJobsError, TooManyPricesError),
-    *(TooManyProjectsError, TooManyWebhooksError),
+    *(TooManyKeysError, TooManyProjectsError, TooManyWebhooksError),
 )
 """Errors whose message names a figure."""
 

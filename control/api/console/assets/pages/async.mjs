@@ -182,7 +182,7 @@ function signing() {
     {},
     h("h2", {}, "Signing secret"),
     h("p", {}, "It signs the results that are posted to the webhooks of asynchronous requests. Until it is shown for the first time, there is none, and results are not signed."),
-    h("div.toolbar", {}, actionButton("Show", reveal), actionButton("Rotate", rotate, { class: "danger" })),
+    h("div.toolbar", {}, actionButton("Show", reveal, { needs: "trust" }), actionButton("Rotate", rotate, { class: "danger", needs: "trust" })),
   );
 }
 

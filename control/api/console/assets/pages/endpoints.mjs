@@ -46,7 +46,7 @@ async function drawList(main, names) {
   const open = (event) => (event.preventDefault(), location.assign(`/console/endpoints?slug=${encodeURIComponent(slug.value.trim())}`));
   const search = h("form.inline", { onsubmit: open }, field("Slug", slug), h("p.actions", {}, h("button", { type: "submit" }, "Open")));
   const leftovers = h("div");
-  main.append(h("div.toolbar", {}, search, h("a.button.primary", { href: "/console/endpoints?new=1" }, "New endpoint")), leftovers);
+  main.append(h("div.toolbar", {}, search, h("a.button.primary", { href: "/console/endpoints?new=1", needs: "policy" }, "New endpoint")), leftovers);
   const known = await names;
   const list = pagedList(
     "/v1/gateway/endpoints",
@@ -78,7 +78,7 @@ function offerCleaning(place, items, list) {
     for (const endpoint of left) await removeLeftovers(endpoint);
     announce("Deleted");
     await list.reload();
-  });
+  }, { needs: "policy" });
   place.replaceChildren(remark("warn", h("p", {}, `${left.length} of these endpoints ${left.length === 1 ? "is" : "are"} of a test that runs now, or whose page was closed before it ended.`), clean));
 }
 
@@ -101,7 +101,7 @@ async function drawEndpoint(main, endpoint, session, known) {
       h("a.button", { href: `/console/playground?slug=${value}` }, "Call it"),
       h("a.button", { href: `/console/overview?slug=${value}` }, "Traffic"),
       h("a.button", { href: `/console/events?model_slug=${value}` }, "Events"),
-      actionButton("Delete", remove, { class: "danger" }),
+      actionButton("Delete", remove, { class: "danger", needs: "policy" }),
     ),
     h(
       "dl.facts",

@@ -82,14 +82,14 @@ export async function targetEditor(session, slug, target, verb, save) {
     { "aria-label": "Test call" },
     h("h3", {}, "Test it first"),
     h("p", {}, "Makes one real call, which the upstream may bill, through a temporary endpoint and key; then deletes them. The call leaves a billing event of ", h("code", {}, TEST_ENTITY), ", the group of test calls, and counts as no customer's."),
-    h("div.toolbar", {}, h("span", {}, "Ask for ", kind), actionButton("Test the target", test)),
+    h("div.toolbar", {}, h("span", {}, "Ask for ", kind), actionButton("Test the target", test, { needs: "policy" })),
     result,
   );
   const element = form(verb, [field("Target", provider), fields, trial], async () => {
     const chosen = value();
     if (tested.text !== JSON.stringify(chosen) && !(await isSure())) return;
     await save(chosen);
-  });
+  }, { needs: "policy" });
   show();
   return h("div.card", {}, element);
 }
@@ -157,5 +157,6 @@ function newSecret(choice) {
       const hint = "A name that exists gets the new value, for every endpoint that uses it.";
       return form("Store", [field("Name of the secret", name, hint), field("Value", value, "It is sealed, and never shown again.")], store, { cancel: () => close() });
     }),
+    { needs: "policy" },
   );
 }

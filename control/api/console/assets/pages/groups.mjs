@@ -23,7 +23,7 @@ export async function draw(main, { session, query }) {
   }
   const list = h("div");
   main.append(
-    h("div.toolbar", {}, h("a.button.primary", { href: "/console/groups?new=1" }, "New group")),
+    h("div.toolbar", {}, h("a.button.primary", { href: "/console/groups?new=1", needs: "policy" }, "New group")),
     h("p.soft", {}, "Beside each group: calls of this month (UTC), with all groups below it. To find one, type a part of its id or name into the search field above."),
     list,
   );

@@ -65,7 +65,7 @@ export function drawBalance(group, ancestors) {
     if (refresh) refresh();
     else show();
   };
-  return h("section", {}, place, h("p.actions", {}, actionButton("Add a credit", credit)));
+  return h("section", {}, place, h("p.actions", {}, actionButton("Add a credit", credit, { needs: "credits" })));
 }
 
 /** Whether the group has a balance of its own: its first credit is an entry. */

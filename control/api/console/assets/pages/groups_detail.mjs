@@ -71,10 +71,10 @@ function actions(group, tree) {
   return h(
     "div.toolbar",
     {},
-    h("a.button.primary", { href: `/console/groups?id=${id}&edit=1` }, "Edit name, slugs and limits"),
-    h("a.button", { href: `/console/groups?new=1&parent=${id}` }, "New group below"),
-    actionButton("Share usage page", () => shareUsagePage(group)),
-    actionButton("Delete", () => remove(group, tree), { class: "danger" }),
+    h("a.button.primary", { href: `/console/groups?id=${id}&edit=1`, needs: "policy" }, "Edit name, slugs and limits"),
+    h("a.button", { href: `/console/groups?new=1&parent=${id}`, needs: "policy" }, "New group below"),
+    actionButton("Share usage page", () => shareUsagePage(group), { needs: "keys" }),
+    actionButton("Delete", () => remove(group, tree), { class: "danger", needs: "policy" }),
   );
 }
 

@@ -61,7 +61,7 @@ function editor(group, ancestors, slugs, step) {
       if (problem) return said.replaceChildren(remark("bad", problem));
       await review(changed(chosen, amounts));
     },
-    { cancel: () => location.assign(back) },
+    { cancel: () => location.assign(back), needs: "policy" },
   );
 
   /** The group as it will be. */

@@ -20,7 +20,7 @@ const OVERLAPS = [
 /** The buttons of a key. `path`: of its group's keys; `place`: where a new key is shown; `reload()`: the list. */
 export function keyActions(key, { path, session, place, reload }) {
   const one = `${path}/${encodeURIComponent(key.prefix)}`;
-  const named = (verb) => ({ "aria-label": `${verb} ${key.prefix}`, "data-key": `${verb} ${key.prefix}` });
+  const named = (verb) => ({ needs: "keys", "aria-label": `${verb} ${key.prefix}`, "data-key": `${verb} ${key.prefix}` });
   const button = (verb, act) => h("button", { type: "button", ...named(verb), onclick: async () => (await act()) && reload() }, verb);
   const enable = async () => (await send("PATCH", one, { disabled: false }), announce(`Enabled ${key.prefix}`), await reload());
   return [
@@ -54,7 +54,8 @@ function edit(key, one) {
   });
 }
 
-async function rotate(key, one, place) {
+/** Ask, and rotate a key; `one`: its path. Answers whether it was done; the new key is in `place`. */
+export async function rotate(key, one, place) {
   const made = await openDialog("Rotate this key", (close) => {
     const overlap = select("overlap_seconds", OVERLAPS, "3600");
     const submit = async () => close(await send("POST", `${one}/rotate`, { overlap_seconds: Number(overlap.value) }));

@@ -14,6 +14,8 @@ const TYPES = [
   ["WORKSPACE_INVOKE", "Call platform models"],
   ["WORKSPACE_EXPORT_METRICS", "Read metrics"],
 ];
+/** What a new key may do: its type and, behind the slash, its role. */
+const NEW = [TYPES[0], ["WORKSPACE_MANAGE_ALL/operator", "Operate: policy, keys, models"], ["WORKSPACE_MANAGE_ALL/billing", "Bill: prices and credits"], ["WORKSPACE_MANAGE_ALL/viewer", "Read only"], ...TYPES.slice(1)];
 const NAME_OF_TYPE = { FEDERATED: "Call slugs", ...Object.fromEntries(TYPES) };
 
 /** Draws the page. `query`: `q`, a part of the name or the beginning of the prefix; `external_entity_id`; `type`. */
@@ -24,7 +26,7 @@ export async function drawAllKeys(main, session, query) {
   const list = pagedList("/v1/gateway/api_keys", () => ({ ...filters, month: "true" }), (items) => allKeys(items, { session, place: shown, reload: list.reload }), empty);
   const shown = h("div");
   main.append(
-    h("details.card", {}, h("summary", {}, "New key of the workspace"), h("p", {}, "Such a key manages the workspace or calls its platform models. To call slugs, create a key of a group: open the group."), mintForm(OWN, TYPES, shown, list.reload)),
+    h("details.card", {}, h("summary", {}, "New key of the workspace"), h("p", {}, "Such a key manages the workspace or calls its platform models. To call slugs, create a key of a group: open the group."), mintForm(OWN, NEW, shown, list.reload)),
     shown,
     filterForm(filters),
     list.element,
@@ -52,7 +54,7 @@ function allKeys(items, context) {
   const columns = [
     ...NAMES,
     { head: "Group", cell: ({ group }) => (group ? h("a", { href: withQuery("/console/keys", { group_id: group.id }) }, h("bdi", {}, group.external_entity_id)) : h("span.soft", {}, "the workspace")) },
-    { head: "May", cell: (key) => NAME_OF_TYPE[key.type] },
+    { head: "May", cell: (key) => (key.role ? `Act as ${key.role}` : NAME_OF_TYPE[key.type]) },
     STATE,
     { head: "Calls this month", number: true, cell: ({ month }) => (month ? count(month.calls) : "–") },
     ...TIMES,

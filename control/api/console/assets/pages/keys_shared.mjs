@@ -25,7 +25,7 @@ export async function revoke(path, key, session) {
 }
 
 /**
- * The form that makes a key; `types`: what a key may do, of which one is chosen, or null for a group's key, on which more can
+ * The form that makes a key; `types`: what a key may do (`type` or `type/role`), of which one is chosen, or null for a group's key, on which more can
  * be set. A new key appears in `place`.
  */
 export function mintForm(path, types, place, reload) {
@@ -39,7 +39,8 @@ export function mintForm(path, types, place, reload) {
     said.replaceChildren();
     if (value === null) return said.replaceChildren(remark("bad", "A limit is a whole number, a spend limit an amount and a currency, such as 100.00 EUR."));
     const chosen = Object.fromEntries(Object.entries(value ?? {}).filter(([, one]) => one !== null && one.length !== 0));
-    const made = await send("POST", path, { ...(type && { type: type.value }), ...(name.value.trim() && { name: name.value.trim() }), ...chosen });
+    const [kind, role] = type ? type.value.split("/") : [];
+    const made = await send("POST", path, { type: kind, role, ...(name.value.trim() && { name: name.value.trim() }), ...chosen });
     name.value = "";
     clear();
     showOnce(place, made);
@@ -52,7 +53,7 @@ export function mintForm(path, types, place, reload) {
   }
   const details = more && h("details", {}, h("summary", {}, "Expiry, addresses, slugs and limits"), more);
   clear();
-  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type), details, said], submit, { inline: types !== null, primary: true }));
+  return h("div.card", {}, form("Create a key", [field("Name (optional)", name), type && field("Permission", type), details, said], submit, { inline: types !== null, primary: true, needs: "keys" }));
 }
 
 /** Show a new key until its owner says that it is stored; it is nowhere else. `more`: what else there is to say of it. */
@@ -95,4 +96,4 @@ function restricted(key) {
 }
 
 export const eventsLink = (key) => h("a", { href: withQuery("/console/events", { api_key_prefix: key.prefix }), "aria-label": `Events of ${key.prefix}` }, "Events");
-export const revokeButton = (key, act) => h("button.danger", { type: "button", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");
+export const revokeButton = (key, act) => h("button.danger", { type: "button", needs: "keys", "aria-label": `Revoke ${key.prefix}`, onclick: act }, "Revoke");

@@ -23,7 +23,7 @@ export async function draw(main, { query }) {
   const create = async (name) => location.assign(addressOf((await send("POST", "/v1/models", { name })).id));
   main.append(
     h("p.soft", {}, "A model of your own servers. A slug leads to one of its environments, and that to a deployment."),
-    h("p.toolbar", {}, h("button.primary", { type: "button", onclick: () => askName("Create a model", "Create", "", create) }, "Create a model")),
+    h("p.toolbar", {}, h("button.primary", { type: "button", needs: "workloads", onclick: () => askName("Create a model", "Create", "", create) }, "Create a model")),
     list.element,
   );
   await list.reload();
@@ -76,8 +76,8 @@ function head(path, model, reload) {
     h(
       "p.toolbar",
       {},
-      h("button", { type: "button", "data-key": "rename", onclick: rename }, "Rename"),
-      h("button.danger", { type: "button", "data-key": "delete", onclick: remove }, "Delete"),
+      h("button", { type: "button", needs: "workloads", "data-key": "rename", onclick: rename }, "Rename"),
+      h("button.danger", { type: "button", needs: "workloads", "data-key": "delete", onclick: remove }, "Delete"),
     ),
   );
 }
@@ -100,7 +100,7 @@ function deploymentList(path, { model, deployments, environments }, reload) {
     "section",
     { "aria-label": "Deployments of the model" },
     h("h2", {}, "Deployments"),
-    h("p.toolbar", {}, h("button.primary", { type: "button", "data-key": "new deployment", onclick: create }, "Create a deployment")),
+    h("p.toolbar", {}, h("button.primary", { type: "button", needs: "workloads", "data-key": "new deployment", onclick: create }, "Create a deployment")),
     deployments.items.length ? table("Deployments", columns, deployments.items) : nothing("No deployment yet. Create one and set its replicas."),
     deployments.hasMore && h("p.soft", {}, `The first ${MOST} are shown.`),
   );
@@ -117,9 +117,9 @@ function environmentList(path, { model, deployments, environments }, reload) {
     {
       head: "Actions",
       cell: ({ name, deployment_id }) => [
-        h("button", { type: "button", "data-key": `point ${name}`, "aria-label": `Point ${name} elsewhere`, onclick: () => point(path, deployments.items, name, deployment_id).then(reload) }, "Point elsewhere"),
+        h("button", { type: "button", needs: "workloads", "data-key": `point ${name}`, "aria-label": `Point ${name} elsewhere`, onclick: () => point(path, deployments.items, name, deployment_id).then(reload) }, "Point elsewhere"),
         " ",
-        h("button.danger", { type: "button", "data-key": `remove ${name}`, "aria-label": `Delete environment ${name}`, onclick: () => remove(name) }, "Delete"),
+        h("button.danger", { type: "button", needs: "workloads", "data-key": `remove ${name}`, "aria-label": `Delete environment ${name}`, onclick: () => remove(name) }, "Delete"),
       ],
     },
   ];
@@ -127,7 +127,7 @@ function environmentList(path, { model, deployments, environments }, reload) {
     "section",
     { "aria-label": "Environments of the model" },
     h("h2", {}, "Environments"),
-    h("p.toolbar", {}, h("button", { type: "button", "data-key": "new environment", disabled: deployments.items.length === 0, onclick: () => point(path, deployments.items, "", null).then(reload) }, "Point an environment")),
+    h("p.toolbar", {}, h("button", { type: "button", needs: "workloads", "data-key": "new environment", disabled: deployments.items.length === 0, onclick: () => point(path, deployments.items, "", null).then(reload) }, "Point an environment")),
     environments.items.length ? table("Environments", columns, environments.items) : nothing("No environment yet. Endpoints need one: production, unless they name another."),
   );
 }

@@ -46,9 +46,9 @@ function shown(path, { deployment, environments }, reload) {
       "p.toolbar",
       {},
       verbs(path, deployment, reload),
-      h("button", { type: "button", "data-key": "replicas", onclick: () => askReplicas(path, deployment.replicas).then(reload) }, "Set the replicas"),
-      h("button", { type: "button", "data-key": "change", onclick: () => askDeployment("PATCH", path, deployment).then(reload) }, "Change the settings"),
-      h("button.danger", { type: "button", "data-key": "delete", onclick: remove }, "Delete"),
+      h("button", { type: "button", needs: "workloads", "data-key": "replicas", onclick: () => askReplicas(path, deployment.replicas).then(reload) }, "Set the replicas"),
+      h("button", { type: "button", needs: "workloads", "data-key": "change", onclick: () => askDeployment("PATCH", path, deployment).then(reload) }, "Change the settings"),
+      h("button.danger", { type: "button", needs: "workloads", "data-key": "delete", onclick: remove }, "Delete"),
     ),
     h("div.cards", {}, settings(deployment, environments), replicas(deployment)),
   ];
@@ -89,7 +89,7 @@ export function verbs(path, deployment, reload) {
     announce(answer.retried === false ? answer.reason : `${name}: ${verb} was accepted`);
     await reload();
   };
-  const named = (verb) => ({ "data-key": `${verb} ${id}`, "aria-label": `${verb} ${name}` });
+  const named = (verb) => ({ needs: "workloads", "data-key": `${verb} ${id}`, "aria-label": `${verb} ${name}` });
   const deactivate = () => confirmed("Deactivate the deployment?", h("p", {}, "Its calls are refused until it is activated. It keeps its list of replicas."), "Deactivate", act("deactivate"));
   return h(
     "span.choices",

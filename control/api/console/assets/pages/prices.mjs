@@ -47,7 +47,7 @@ async function drawList(main) {
   show();
   main.append(
     h("p.soft", {}, "What calls through a slug cost, from a UTC date until the slug's next price. Direct calls of models, asynchronous requests and training have no price."),
-    h("div.toolbar", {}, field("Slug", search), h("a.button", { href: "/console/prices?new=1" }, "New price")),
+    h("div.toolbar", {}, field("Slug", search), h("a.button", { href: "/console/prices?new=1", needs: "prices" }, "New price")),
     missing,
     h("h2", {}, "Prices"),
     list,
@@ -114,7 +114,7 @@ async function drawSlug(main, slug) {
     h(
       "div.toolbar",
       {},
-      h("a.button", { href: withQuery("/console/prices", { new: 1, slug }) }, "New price"),
+      h("a.button", { href: withQuery("/console/prices", { new: 1, slug }), needs: "prices" }, "New price"),
       h("a.button", { href: withQuery("/console/endpoints", { slug }) }, "Endpoint"),
     ),
     now ? "" : remark("warn", "No price is in force: calls of this slug are in no amount and are counted as unpriced."),
@@ -136,8 +136,8 @@ function priceCard(price, isInForce, at, items) {
     h(
       "p.actions",
       {},
-      h("button", { type: "button", "aria-label": `Change the price from ${price.valid_from}`, onclick: edit }, "Change"),
-      h("button.danger", { type: "button", "aria-label": `Delete the price from ${price.valid_from}`, onclick: () => remove(price, items[at - 1], isComing) }, "Delete"),
+      h("button", { type: "button", needs: "prices", "aria-label": `Change the price from ${price.valid_from}`, onclick: edit }, "Change"),
+      h("button.danger", { type: "button", needs: "prices", "aria-label": `Delete the price from ${price.valid_from}`, onclick: () => remove(price, items[at - 1], isComing) }, "Delete"),
     ),
     editor,
   );

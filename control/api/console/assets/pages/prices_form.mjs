@@ -81,7 +81,7 @@ export function priceForm(price, store, { isNew = false, cancel = null } = {}) {
       ),
     ],
     () => store(body()),
-    { cancel },
+    { cancel, needs: "prices" },
   );
 }
 

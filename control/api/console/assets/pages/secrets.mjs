@@ -57,9 +57,9 @@ function secretTable(secrets, users, reload) {
       cell: (secret) => h(
         "span.nowrap",
         {},
-        h("button", { type: "button", "aria-label": `Replace the value of ${secret.name}`, onclick: () => replaceValue(secret, users.get(secret.id) ?? []).then((isDone) => isDone && reload()) }, "Replace"),
+        h("button", { type: "button", needs: "policy", "aria-label": `Replace the value of ${secret.name}`, onclick: () => replaceValue(secret, users.get(secret.id) ?? []).then((isDone) => isDone && reload()) }, "Replace"),
         " ",
-        h("button.danger", { type: "button", "aria-label": `Delete ${secret.name}`, onclick: () => remove(secret, users.get(secret.id) ?? [], reload) }, "Delete"),
+        h("button.danger", { type: "button", needs: "policy", "aria-label": `Delete ${secret.name}`, onclick: () => remove(secret, users.get(secret.id) ?? [], reload) }, "Delete"),
       ),
     },
   ];
@@ -100,7 +100,7 @@ function creation(reload) {
     announce(`${stored.name} is stored`);
     await reload();
   }
-  return h("div.card", {}, h("h2", {}, "New secret"), form("Store", h("div.limits", {}, field("Name", name), fields), store));
+  return h("div.card", {}, h("h2", {}, "New secret"), form("Store", h("div.limits", {}, field("Name", name), fields), store, { needs: "policy" }));
 }
 
 /** Ask for a new value. Answers whether it was stored. */

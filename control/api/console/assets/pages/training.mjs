@@ -41,7 +41,7 @@ async function drawProject(main, id) {
     h("p", {}, h("a", { href: "/console/training" }, "← All projects")),
     h("h2", {}, h("bdi", {}, project.name)),
     h("dl.facts", {}, h("dt", {}, "Id"), h("dd", {}, h("code", {}, project.id)), h("dt", {}, "Created"), h("dd", {}, ago(project.created_at))),
-    h("p.toolbar", {}, h("button.danger", { type: "button", onclick: remove }, "Delete the project")),
+    h("p.toolbar", {}, h("button.danger", { type: "button", needs: "workloads", onclick: remove }, "Delete the project")),
   );
 }
 
@@ -86,7 +86,7 @@ function drawProjects(main) {
   };
   main.append(
     h("h2", {}, "Projects"),
-    h("p.toolbar", {}, h("button", { type: "button", onclick: () => askName("Create a project", "Create", "", create) }, "Create a project")),
+    h("p.toolbar", {}, h("button", { type: "button", needs: "workloads", onclick: () => askName("Create a project", "Create", "", create) }, "Create a project")),
     list,
   );
   keepFresh(list, 3 * EVERY_S, () => read("/v1/training_projects"), ({ training_projects: projects }) => (projects.length ? projectTable(projects) : nothing("No project yet. Create one for your jobs.")));

@@ -56,7 +56,7 @@ function shown(path, job, reload) {
 }
 
 function actions(path, job, reload) {
-  const button = (text, act, danger = "") => h(`button${danger}`, { type: "button", "data-key": text, onclick: act }, text);
+  const button = (text, act, needs, danger = "") => h(`button${danger}`, { type: "button", "data-key": text, needs, onclick: act }, text);
   const stop = () => confirmed("Stop the job?", h("p", {}, "Its nodes get SIGTERM, later SIGKILL. Checkpoints that are in the store stay."), "Stop", () => send("POST", `${path}/stop`)).then(reload);
   const remove = async () => {
     const explanation = h("p", {}, "Its log, metrics and checkpoints go with it.");
@@ -72,10 +72,10 @@ function actions(path, job, reload) {
     showCodes(path, codes);
   };
   return [
-    !hasEnded(job) && button("Stop", stop, ".danger"),
-    actionButton("Recreate", recreate, { "data-key": "recreate", title: "A new job with this configuration, from the last checkpoint" }),
-    statusOf(job) === "RUNNING" && [actionButton("Begin a session", begin, { "data-key": "begin" }), button("Show session codes", () => showCodes(path))],
-    hasEnded(job) && button("Delete", remove, ".danger"),
+    !hasEnded(job) && button("Stop", stop, "workloads", ".danger"),
+    actionButton("Recreate", recreate, { "data-key": "recreate", needs: "workloads", title: "A new job with this configuration, from the last checkpoint" }),
+    statusOf(job) === "RUNNING" && [actionButton("Begin a session", begin, { "data-key": "begin", needs: "trust" }), button("Show session codes", () => showCodes(path), "trust")],
+    hasEnded(job) && button("Delete", remove, "workloads", ".danger"),
   ];
 }
 
@@ -126,7 +126,7 @@ function filesButton(path, { checkpoint_id: id, sync_status }) {
     const { files } = await read(`${path}${route`/checkpoints/${id}/files`}`);
     openDialog("Files of the checkpoint", () => h("div", {}, h("p.soft", {}, "Whoever has a link may read that file for an hour."), fileTable(files)));
   };
-  return actionButton("Files", open, { "data-key": `files ${id}`, "aria-label": `Files of ${id}`, disabled: sync_status === "SYNCING" });
+  return actionButton("Files", open, { "data-key": `files ${id}`, needs: "workloads", "aria-label": `Files of ${id}`, disabled: sync_status === "SYNCING" });
 }
 
 function fileTable(files) {

@@ -11,6 +11,7 @@ import { nothing, remark } from "../notice.mjs";
 import { table } from "../table.mjs";
 import { tile, tiles } from "../tiles.mjs";
 import { downloads, hasBelow } from "./usage_downloads.mjs";
+import { managedKeys } from "./usage_keys.mjs";
 import { refusedCalls } from "./usage_requests.mjs";
 
 const REFRESH_S = 10;
@@ -24,14 +25,14 @@ export async function draw(session) {
   const main = session ? drawPlainFrame("Usage", session) : drawEmbeddedFrame();
   const path = session ? "/console/usage" : location.pathname;
   try {
-    show(main, path, await read(`${path}/data`));
+    show(main, path, await read(`${path}/data`), session);
   } catch (error) {
     if (session || !(error instanceof Problem) || !GONE.has(error.status)) throw error;
     main.append(remark("warn", h("p", {}, "This link has expired, or it was withdrawn."), h("p", {}, "Open the page again where you found it, or ask for a new link.")));
   }
 }
 
-function show(main, path, first) {
+function show(main, path, first, session) {
   const heading = main.querySelector("h1");
   const cards = h("div.cards");
   let loaded = first;
@@ -44,8 +45,9 @@ function show(main, path, first) {
     const name = data.group.name ?? data.group.external_entity_id;
     heading.textContent = `Usage of ${name}`;
     document.title = `Usage of ${name}`;
-    return [figuresAge(data), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(cards, data.days), slugs(data.slugs), keys(data.keys)];
+    return [figuresAge(data), figures(data), limits(data.limits), spendLimits(data.spend_limits), balance(data.balance), days(cards, data.days), slugs(data.slugs), first.manages_keys ? null : keys(data.keys)];
   });
+  if (first.manages_keys) main.append(managedKeys(session, (prefix) => latest.keys.find((key) => key.prefix === prefix)?.calls ?? 0));
   main.append(refusedCalls(path), downloads(path, () => latest));
 }
 

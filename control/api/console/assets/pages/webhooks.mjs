@@ -14,7 +14,7 @@ export async function draw(main, { query }) {
   const id = query.get("id");
   if (id) return drawWebhook(main, id);
   const list = pagedList("/v1/gateway/webhooks", () => ({}), webhookTable, "No webhook yet. Create one to be told of billing events.");
-  const create = h("button.primary", { type: "button", onclick: () => createWebhook().then(list.reload) }, "Create a webhook");
+  const create = h("button.primary", { type: "button", needs: "trust", onclick: () => createWebhook().then(list.reload) }, "Create a webhook");
   main.append(
     h("p.soft", {}, "Each webhook is sent every billing event of the workspace or of one group, and alerts on limits, as it asks: in signed messages, until it answers 2xx or three days have passed."),
     h("p.toolbar", {}, create),

@@ -48,17 +48,17 @@ function settings(path, webhook, show) {
     h(
       "p.toolbar",
       {},
-      h("button", { type: "button", "data-key": "edit", onclick: () => editWebhook(webhook, change) }, "Change"),
-      webhook.enabled ? turnOff(change) : actionButton("Turn on", () => change({ enabled: true }), { "data-key": "toggle" }),
-      h("button", { type: "button", onclick: () => rotateSecret(path, show) }, "Rotate the secret"),
-      h("button.danger", { type: "button", onclick: () => deleteWebhook(path, webhook) }, "Delete"),
+      h("button", { type: "button", needs: "trust", "data-key": "edit", onclick: () => editWebhook(webhook, change) }, "Change"),
+      webhook.enabled ? turnOff(change) : actionButton("Turn on", () => change({ enabled: true }), { "data-key": "toggle", needs: "trust" }),
+      h("button", { type: "button", needs: "trust", onclick: () => rotateSecret(path, show) }, "Rotate the secret"),
+      h("button.danger", { type: "button", needs: "trust", onclick: () => deleteWebhook(path, webhook) }, "Delete"),
     ),
   ];
 }
 
 function turnOff(change) {
   const ask = () => confirmed("Turn the webhook off?", h("p", {}, "Events that come in while it is off are not sent to it, then or later. Messages that wait stay."), "Turn off", () => change({ enabled: false }));
-  return h("button", { type: "button", "data-key": "toggle", onclick: ask }, "Turn off");
+  return h("button", { type: "button", needs: "trust", "data-key": "toggle", onclick: ask }, "Turn off");
 }
 
 function editWebhook(webhook, change) {
@@ -103,7 +103,7 @@ function drawDeliveries(main, path) {
   const list = h("div");
   main.append(
     h("h2", {}, "Deliveries"),
-    h("div.toolbar", {}, field("Status", status), actionButton("Send a test message", test)),
+    h("div.toolbar", {}, field("Status", status), actionButton("Send a test message", test, { needs: "policy" })),
     list,
     more,
   );
@@ -162,7 +162,7 @@ function redeliver(delivery, path, reload) {
     announce("The message is sent again");
     await reload();
   };
-  return actionButton("Send again", act, { "data-key": `again ${delivery.id}`, "aria-label": `Send ${delivery.id} again` });
+  return actionButton("Send again", act, { needs: "policy", "data-key": `again ${delivery.id}`, "aria-label": `Send ${delivery.id} again` });
 }
 
 function attempts({ id, attempt_count, attempts: latest }) {

@@ -1,4 +1,4 @@
-"""The limits of a key, over all its slugs: the name by which they are counted, in the hash of the key's tree.
+"""The name by which the hash of a tree counts a key with limits of its own, and the plan of its rate limits.
 
 See docs/reference/limits.md#limits-of-keys.
 """
