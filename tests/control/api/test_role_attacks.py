@@ -216,5 +216,5 @@ async def test_refusals_look_alike_whatever_is_named(staff: Staff) -> None:
 async def test_no_role_opens_the_page_of_a_customer(staff: Staff, role: Role) -> None:
     browser = await logged_in(staff.plane, staff.keys[role])
     for method, path in (("GET", "data"), ("GET", "keys"), ("POST", "keys"), ("POST", "keys/tg_000000000000/rotate")):
-        body = {} if method == "POST" else None
+        body: Json | None = {} if method == "POST" else None
         (await browser.ask(method, f"/console/usage/{path}", body)).refused(403, "MISSING_SCOPE")
