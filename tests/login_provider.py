@@ -104,7 +104,7 @@ GOOGLE = Shape(
 
 @dataclass
 class Grant:
-    """What a code stands for."""
+    """The login that a code stands for."""
 
     nonce: str
     challenge: str

@@ -22,7 +22,7 @@ from control.records.audit import Person
 from control.records.console import LoginAttempt, LoginProviderError, Membership
 from control.resources.console import console_sessions
 from control.resources.console.console_sessions import token_digest
-from control.resources.console.login.attempts import VALID_MS, new_attempt, own_path
+from control.resources.console.login.login_attempts import VALID_MS, new_attempt, own_path
 from control.resources.console.login.provider import LoginProvider, LoginRefusedError
 from policy.identity.login_claims import is_left_out, names_issuer, role_values, verified_name
 from policy.identity.login_settings import LoginSettings
@@ -76,7 +76,7 @@ async def _answer(request: web.Request, login: LoginProvider) -> web.StreamRespo
     dependencies = request.app[DEPENDENCIES]
     try:
         await dependencies.throttle.check_login(request.remote or "")
-        attempt = _attempt(request, login)
+        attempt = _login_attempt(request, login)
         if attempt is None or not await dependencies.throttle.is_first_use(attempt.state):
             return notice_page(400, "The login is over", [_OVER], _AGAIN)
         code = await _code(request, login)
@@ -89,11 +89,11 @@ async def _answer(request: web.Request, login: LoginProvider) -> web.StreamRespo
     except LoginProviderError as error:
         return _unavailable(error)
     except DatabaseUnavailableError:
-        told = "The database cannot be reached right now. Try again in a moment."
-        return notice_page(503, "Not logged in", [told], _AGAIN)
+        text = "The database cannot be reached right now. Try again in a moment."
+        return notice_page(503, "Not logged in", [text], _AGAIN)
 
 
-def _attempt(request: web.Request, login: LoginProvider) -> LoginAttempt | None:
+def _login_attempt(request: web.Request, login: LoginProvider) -> LoginAttempt | None:
     """The login that this browser began. None if it sends several: another page of this host must not choose it."""
     texts = cookie_values(request, COOKIE)
     states = request.query.getall("state", [])
@@ -109,8 +109,8 @@ async def _code(request: web.Request, login: LoginProvider) -> str:
     if has_name and not (len(names) == 1 and names_issuer(names[0], login.settings.issuer)):
         raise LoginRefusedError("The answer is from another identity provider than the one that was asked.")
     if "error" in request.query:
-        told = f"{request.query['error']}: {request.query.get('error_description', '')}"[:_MAX_TEXT_CHARS]
-        raise LoginRefusedError(f"The identity provider answered {told.removesuffix(': ')}")
+        text = f"{request.query['error']}: {request.query.get('error_description', '')}"[:_MAX_TEXT_CHARS]
+        raise LoginRefusedError(f"The identity provider answered {text.removesuffix(': ')}")
     codes = request.query.getall("code", [])
     if len(codes) != 1 or not codes[0]:
         raise LoginRefusedError("The identity provider's answer has no code.")
@@ -150,8 +150,10 @@ def _missing_role(
     claim = settings.role_claim
     who = f"You are {person.email or person.subject} there, and have no role here."
     if counting:
-        gone = "TOLLGATE_OIDC_ROLES gives you roles only in workspaces that do not exist. Ask the operator to mend it."
-        return [who, gone]
+        remedy = (
+            "TOLLGATE_OIDC_ROLES gives you roles only in workspaces that do not exist. Ask the operator to mend it."
+        )
+        return [who, remedy]
     if values is None and is_left_out(claims, claim):
         many = f"The identity provider left out the claim {claim}, because you are in too many groups."
         return [who, many, "Ask for roles of the application instead, or for the groups that are assigned to it alone."]
@@ -159,8 +161,8 @@ def _missing_role(
         return [who, "The identity provider does not say that it has verified your address (email_verified)."]
     if values is None:
         return [who, f"Your ID token has no claim {claim}. Ask the operator to have the identity provider add it."]
-    told = ", ".join(values[:_MAX_VALUES]) + (" and others" if len(values) > _MAX_VALUES else "")
-    has = f"Your claim {claim} has: {told}." if values else f"Your claim {claim} is empty."
+    text = ", ".join(values[:_MAX_VALUES]) + (" and others" if len(values) > _MAX_VALUES else "")
+    has = f"Your claim {claim} has: {text}." if values else f"Your claim {claim} is empty."
     return [who, has, "None of it is in TOLLGATE_OIDC_ROLES. Ask the operator to add it, or to give you such a role."]
 
 
@@ -180,8 +182,8 @@ def _unavailable(error: LoginProviderError) -> web.Response:
         " TOLLGATE_OIDC_ISSUER, TOLLGATE_OIDC_CLIENT_SECRET and the provider.",
         error,
     )
-    told = "The identity provider cannot be used right now. Try again in a moment. API keys still log in."
-    return notice_page(503, "Not logged in", [told], {"Log in with a key": "/console"})
+    text = "The identity provider cannot be used right now. Try again in a moment. API keys still log in."
+    return notice_page(503, "Not logged in", [text], {"Log in with a key": "/console"})
 
 
 def _too_many(error: RateLimitedError) -> web.Response:

@@ -71,12 +71,12 @@ def embedded_notice(frame_origins: Sequence[str], status: int, message: str) -> 
 
 def notice_page(status: int, title: str, paragraphs: Sequence[str], links: Mapping[str, str]) -> web.Response:
     """A page outside the shell: paragraphs of text, and links by their texts. Its address is told to nobody."""
-    told = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
+    body = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
     ways = "".join(f'<p><a href="{escape(address)}">{escape(text)}</a></p>' for text, address in links.items())
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)} · Tollgate</title>'
         '<meta name="viewport" content="width=device-width"><link rel="stylesheet" href="/console/assets/console.css">'
-        f'</head><body><main class="login"><h1>{escape(title)}</h1>{told}{ways}</main></body></html>'
+        f'</head><body><main class="login"><h1>{escape(title)}</h1>{body}{ways}</main></body></html>'
     )
     return web.Response(status=status, text=text, headers=_HTML | HEADERS | {"Referrer-Policy": "no-referrer"})
 

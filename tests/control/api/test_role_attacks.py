@@ -210,3 +210,11 @@ async def test_refusals_look_alike_whatever_is_named(staff: Staff) -> None:
     foreign = (await staff.plane.post("/v1/models", {"name": "m"}, key=other["api_key"])).ok()["id"]
     answers = [await staff.call(Role.VIEWER, "DELETE", f"/v1/models/{id}") for id in (own, foreign, "mdl_none")]
     assert len({str(answer.refused(403, "MISSING_ROLE")) for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_no_role_opens_the_page_of_a_customer(staff: Staff, role: Role) -> None:
+    browser = await logged_in(staff.plane, staff.keys[role])
+    for method, path in (("GET", "data"), ("GET", "keys"), ("POST", "keys"), ("POST", "keys/tg_000000000000/rotate")):
+        body = {} if method == "POST" else None
+        (await browser.ask(method, f"/console/usage/{path}", body)).refused(403, "MISSING_SCOPE")

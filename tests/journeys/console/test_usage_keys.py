@@ -46,9 +46,9 @@ async def test_a_customer_creates_rotates_and_revokes_a_key(page: Page, scene: S
     await page.get_by_label("Addresses (optional)").press("Enter")
     first = await new_key(page)
     prefix = first.split(".")[0]
-    made: Any = await operator.call("GET", f"{path}/{prefix}")
-    assert (made["name"], made["expires_at"]) == (HOSTILE, "2099-01-31T12:00:00.000Z")
-    assert made["allowed_ips"] == ["127.0.0.0/8", "2001:db8::/32"]
+    first_item: Any = await operator.call("GET", f"{path}/{prefix}")
+    assert (first_item["name"], first_item["expires_at"]) == (HOSTILE, "2099-01-31T12:00:00.000Z")
+    assert first_item["allowed_ips"] == ["127.0.0.0/8", "2001:db8::/32"]
 
     async def answers(key: str, status: int) -> bool:
         return await scene.call(key, SLUGS[0]) == status
@@ -92,5 +92,5 @@ async def test_a_restricted_key_changes_no_key_that_may_do_more(page: Page, scen
     await page.get_by_role("button", name="Create a key").press("Enter")
     heir = (await new_key(page)).split(".")[0]
     keys = (await operator.call("GET", f"/v1/gateway/groups/{group}/api_keys"))["items"]
-    (made,) = [key for key in keys if key["prefix"] == heir]
-    assert {name: made[name] for name in body} == body
+    (item,) = [key for key in keys if key["prefix"] == heir]
+    assert {name: item[name] for name in body} == body

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import quote_plus, urlencode
 
 from control.records.console import LoginAttempt, LoginProviderError, ProviderEndpoints
-from control.resources.console.login.attempts import AttemptSealer, challenge_of
+from control.resources.console.login.login_attempts import AttemptSealer, challenge_of
 from policy.identity.login_claims import fault_of_claims
 from policy.identity.login_settings import LoginSettings, is_secure_url
 from policy.identity.public_keys import usable_keys

@@ -337,8 +337,8 @@ async def test_a_person_has_no_key_to_call_with(sqlite_url: str) -> None:
     async with visit(sqlite_url, proxy_url="http://127.0.0.1:9") as one:
         await one.log_in()
         call = {"method": "GET", "path": "/v1/models"}
-        told = (await one.browser.ask("POST", "/console/call", call)).refused(403, "NO_KEY")
-        assert "name the key to call with" in told["error"]
+        problem = (await one.browser.ask("POST", "/console/call", call)).refused(403, "NO_KEY")
+        assert "name the key to call with" in problem["error"]
         with_key = {**call, "api_key": "tg_x.y"}
         (await one.browser.ask("POST", "/console/call", with_key)).refused(503, "PROXY_UNAVAILABLE")
 
@@ -347,8 +347,8 @@ async def test_a_usage_link_of_a_person_opens_until_its_time(sqlite_url: str) ->
     async with visit(sqlite_url) as one:
         await one.log_in()
         group = await one.plane.group("customer")
-        made = await one.browser.ask("POST", f"{GROUPS}/{group['id']}/usage_links", {"expires_in_s": 60})
-        path = urlsplit(made.ok()["url"]).path
+        link = await one.browser.ask("POST", f"{GROUPS}/{group['id']}/usage_links", {"expires_in_s": 60})
+        path = urlsplit(link.ok()["url"]).path
         assert (await Browser(one.plane).get(path)).status == 200
         await one.plane.delete(f"{GROUPS}/{group['id']}")
         assert (await Browser(one.plane).get(path)).status == 404
@@ -399,7 +399,7 @@ async def test_a_code_of_another_login_does_not_fit(sqlite_url: str) -> None:
 
 async def test_a_late_answer_is_refused(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with visit(sqlite_url) as one:
-        monkeypatch.setattr("control.resources.console.login.attempts.VALID_MS", -1)
+        monkeypatch.setattr("control.resources.console.login.login_attempts.VALID_MS", -1)
         answer = await one.at_provider(await one.begin())
         refused(await one.come_back(answer), 400, "more than ten minutes old")
 

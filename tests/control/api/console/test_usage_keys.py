@@ -119,7 +119,7 @@ async def test_a_link_manages_nothing(sqlite_portal: ControlPlane) -> None:
     embedded = url.removeprefix(browser.origin)
     assert (await browser.get(f"{embedded}/data")).ok()["manages_keys"] is False
     for method, place in (("GET", "keys"), ("POST", "keys"), ("DELETE", f"keys/{key['prefix']}")):
-        body = {} if method == "POST" else None
+        body: Json | None = {} if method == "POST" else None
         assert (await browser.ask(method, f"{embedded}/{place}", body)).status in (404, 405)
     for method in ("GET", "POST"):
         (await browser.ask(method, KEYS, {} if method == "POST" else None)).refused(401)
@@ -161,7 +161,7 @@ async def test_a_body_of_another_type_is_refused(sqlite_portal: ControlPlane) ->
 
 async def test_wrong_members_are_refused_by_field(sqlite_portal: ControlPlane) -> None:
     browser, _, key = await customer(sqlite_portal)
-    bodies = [{"name": 5}, {"slugs": [SLUG]}, {"disabled": False}, {"expires_at": "2020-01-01T00:00:00Z"}]
+    bodies: list[Json] = [{"name": 5}, {"slugs": [SLUG]}, {"disabled": False}, {"expires_at": "2020-01-01T00:00:00Z"}]
     for body in bodies:
         (await browser.ask("POST", KEYS, body)).refused(400, field=next(iter(body)))
     (await browser.ask("POST", KEYS, {"allowed_ips": ["10.0.0.1/8"]})).refused(400, field="allowed_ips.0")
@@ -172,7 +172,7 @@ async def test_wrong_members_are_refused_by_field(sqlite_portal: ControlPlane) -
 
 
 async def test_a_new_key_is_bound_by_the_key_that_makes_it(portal: ControlPlane) -> None:
-    settings = {
+    settings: Json = {
         **{"expires_at": in_days(7), "allowed_ips": ["203.0.113.0/24", "2001:db8::/32"], "slugs": [SLUG]},
         **{"rate_limits": RATES, "spend_limits": SPEND},
     }
@@ -182,10 +182,10 @@ async def test_a_new_key_is_bound_by_the_key_that_makes_it(portal: ControlPlane)
     assert {name: shown_by_api[name] for name in settings} == settings
     row = await published_row(portal, heir["api_key"])
     assert row.bucket == key["prefix"], "limits of its own would be as much again"
-    narrower = {"expires_at": in_days(1), "allowed_ips": ["203.0.113.7"]}
+    narrower: Json = {"expires_at": in_days(1), "allowed_ips": ["203.0.113.7"]}
     less = (await browser.ask("POST", KEYS, narrower)).ok()
     assert less["expires_at"] == narrower["expires_at"]
-    wider = {
+    wider: Json = {
         "expires_at": {"expires_at": in_days(8)},
         "allowed_ips": {"allowed_ips": ["203.0.0.0/16"]},
     }
