@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from commands.output import Column
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.prices import parse_amount, parse_currency
 from policy.spend.limits import SpendEnforcement, SpendLimit, spend_limit_to_wire
@@ -15,6 +16,18 @@ _EXPECTED = (
     " AMOUNT,CURRENCY removes the limit"
 )
 _NONE = "none"
+SPEND_COLUMNS = (
+    Column("UNIT", lambda entry: entry["unit"]),
+    Column("SPENT", lambda entry: entry["spent"]),
+    Column("RESERVED", lambda entry: entry["reserved"]),
+    Column("REMAINING", lambda entry: entry["remaining"]),
+    Column("LIMIT", lambda entry: entry["amount"]),
+    Column("CURRENCY", lambda entry: entry["currency"]),
+    Column("ENFORCEMENT", lambda entry: entry["enforcement"]),
+    Column("SET BY", lambda entry: entry["source_group"]),
+    Column("RESET", lambda entry: entry["reset_at"]),
+)
+"""The columns of what is spent of spend limits, of a group or of a key."""
 Wire = Mapping[str, Any]
 
 

@@ -12,7 +12,7 @@ from commands.editing.deletion import ask_before, yes_option
 from commands.editing.limits import LimitChange, changed, limits_of, parse_limits
 from commands.editing.paths import path
 from commands.editing.shown import details, print_answer
-from commands.editing.spend_limits import changed_spend_limits, parse_spend_limits, spend_limit_text
+from commands.editing.spend_limits import SPEND_COLUMNS, changed_spend_limits, parse_spend_limits, spend_limit_text
 from commands.group_tree.command import tree
 from commands.lists import most_option, print_list
 from commands.output import Column, json_text, table
@@ -163,7 +163,7 @@ def spend(group: str, connection: Connection) -> None:
         return await client.call("GET", path("gateway", "groups", id, "spend"))
 
     answer = connection.run(work)
-    click.echo(json_text(answer) if connection.as_json else table(_SPEND_COLUMNS, answer["items"]))
+    click.echo(json_text(answer) if connection.as_json else table(SPEND_COLUMNS, answer["items"]))
 
 
 @groups.command()
@@ -228,18 +228,6 @@ _COLUMNS = (
     Column("ENFORCEMENT", lambda group: group["hierarchy"]["limit_enforcement"]),
     Column("SLUGS", lambda group: len(group["models"])),
     Column("UPDATED", lambda group: group["updated_at"]),
-)
-
-_SPEND_COLUMNS = (
-    Column("UNIT", lambda entry: entry["unit"]),
-    Column("SPENT", lambda entry: entry["spent"]),
-    Column("RESERVED", lambda entry: entry["reserved"]),
-    Column("REMAINING", lambda entry: entry["remaining"]),
-    Column("LIMIT", lambda entry: entry["amount"]),
-    Column("CURRENCY", lambda entry: entry["currency"]),
-    Column("ENFORCEMENT", lambda entry: entry["enforcement"]),
-    Column("SET BY", lambda entry: entry["source_group"]),
-    Column("RESET", lambda entry: entry["reset_at"]),
 )
 
 for command in (balance, credit, entries, tree):

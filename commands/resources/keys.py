@@ -23,13 +23,16 @@ from commands.editing.key_settings import (
 )
 from commands.editing.paths import path
 from commands.editing.shown import print_answer
+from commands.editing.spend_limits import SPEND_COLUMNS
 from commands.errors import RefusedError
 from commands.lists import all_items, items_of, print_items
-from commands.output import Column, cell_text, json_text
+from commands.output import Column, cell_text, json_text, table
 from commands.times import until_text
 from policy.credentials import KeyKind
+from policy.keys.roles import Role
 
 _WORKSPACE_KINDS = [kind.value for kind in KeyKind if kind is not KeyKind.FEDERATED]
+_ROLES = [role.value for role in Role]
 _ALL_KEYS = path("gateway", "api_keys")
 _group_option = group_option("group", "The group, by id or external id; without it, the workspace's own keys.")
 _owner_option = group_option("group", "The group, by id or external id; without it, its key is looked for in all.")
@@ -71,6 +74,7 @@ def get(prefix: str, group: str | None, connection: Connection) -> None:
 @_group_option
 @click.option("--name", help="What the key is for.")
 @click.option("--type", "kind", type=click.Choice(_WORKSPACE_KINDS), help="Of a workspace key: what it may do.")
+@click.option("--role", type=click.Choice(_ROLES), help="Of a WORKSPACE_MANAGE_ALL key; without it, admin.")
 @with_settings
 @click.option("--only-key", is_flag=True, help="Print nothing but the key: KEY=$(tollgate keys create … --only-key).")
 @file_option
@@ -78,7 +82,7 @@ def get(prefix: str, group: str | None, connection: Connection) -> None:
 def create(group: str | None, only_key: bool, file: TextIO | None, connection: Connection, **flags: Any) -> None:
     """Create a key and print it. It is shown only here. What is set on it is for keys of groups."""
     settings = settings_of(flags)
-    body = body_of(file, only(name=flags["name"], type=flags["kind"]) | settings)
+    body = body_of(file, only(name=flags["name"], type=flags["kind"], role=flags["role"]) | settings)
     body |= changed_lists(body, flags)
     if (group is None) == (body.get("type") is None):
         raise click.UsageError("give --group for a group's key, or --type for a key of the workspace")
@@ -142,6 +146,20 @@ def set_key(prefix: str, group: str | None, file: TextIO | None, connection: Con
         return await client.call("PATCH", one, body)
 
     _print_key(connection, connection.run(work))
+
+
+@keys.command()
+@_federated_prefix
+@_owner_option
+@over_api
+def spend(prefix: str, group: str | None, connection: Connection) -> None:
+    """Print what is spent of the spend limits of a group's key, with the keys of its rotation."""
+
+    async def work(client: Client) -> Any:
+        return await client.call("GET", f"{await _federated(client, group, prefix)}/spend")
+
+    answer = connection.run(work)
+    click.echo(json_text(answer) if connection.as_json else table(SPEND_COLUMNS, answer["items"]))
 
 
 @keys.command()
@@ -248,7 +266,8 @@ _COLUMNS = (
     Column("PREFIX", lambda key: key["prefix"]),
     Column("NAME", lambda key: key["name"]),
     Column("TYPE", lambda key: key.get("type", KeyKind.FEDERATED.value)),
+    Column("ROLE", lambda key: key.get("role")),
     Column("CREATED", lambda key: key["created_at"]),
     Column("LAST USED", lambda key: key["last_used_at"]),
 )
-_FEDERATED_COLUMNS = (*_COLUMNS[:2], _STATE, *_COLUMNS[3:])
+_FEDERATED_COLUMNS = (*_COLUMNS[:2], _STATE, *_COLUMNS[4:])

@@ -6,6 +6,7 @@ See docs/reference/limits.md#admission, docs/reference/money.md#spend-limits and
 from policy.limits.effective import Plan
 from policy.prices import amount_text
 from policy.spend.effective import BalanceBound, SpendBound
+from policy.spend.key_names import key_of_name
 from policy.spend.spend_hash import amount_of_picos
 from proxy.accounting.reservations import BALANCE, SPEND, LimitHit
 from proxy.accounting.spend_taken import SpendHit
@@ -19,7 +20,7 @@ from proxy.refusals import (
 
 
 def limit_refusal(plan: Plan, hit: LimitHit, workspace_id: str) -> LimitExceededError:
-    """Name type, unit, threshold and what was called, but no group: the limit may belong to another's group.
+    """Name type, unit, threshold and the slug or the key, but no group: the limit may belong to another's group.
 
     Of calls in flight no unit, which means nothing there. The operator's log names the group, unless the limit is the
     workspace's own.
@@ -27,7 +28,8 @@ def limit_refusal(plan: Plan, hit: LimitHit, workspace_id: str) -> LimitExceeded
     limit = hit.bound.limit
     kind = "Rate limit" if limit.is_rate else "Usage limit"
     per = "" if limit.type.is_concurrent else f" per {limit.unit.value}"
-    message = f"{kind} exceeded for {plan.slug}: {limit.threshold} {limit.type.value}{per}"
+    bound = plan.slug if key_of_name(hit.bound.counting_group) is None else "this key"
+    message = f"{kind} exceeded for {bound}: {limit.threshold} {limit.type.value}{per}"
     refusal = LimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
     group = hit.bound.source_group
     kind_of_limit = (limit.type.value, limit.unit.value, str(limit.threshold))
@@ -43,7 +45,8 @@ def spend_refusal(hit: SpendHit) -> SpendLimitExceededError | BalanceExhaustedEr
         refusal.limit = RefusingLimit(hit.bound.group_id, BALANCE, "", "")
         return refusal
     limit = hit.bound.limit
-    message = f"Spend limit exceeded: {amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
+    bound = "" if key_of_name(hit.bound.counting_group) is None else " for this key"
+    message = f"Spend limit exceeded{bound}: {amount_text(limit.amount)} {limit.currency} per {limit.unit.value}"
     refusal = SpendLimitExceededError(message, (("retry-after", str(hit.retry_after_s)),))
     refusal.limit = _refusing_spend_limit(hit.bound)
     return refusal

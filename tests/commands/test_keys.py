@@ -140,6 +140,24 @@ def test_rotation_prints_the_key_alone_and_says_elsewhere_when_the_old_one_ends(
     assert api.bodies("POST") == [{"overlap_seconds": 7200}, {"overlap_seconds": 3600}]
 
 
+def test_spend_of_a_key_is_printed_without_naming_its_group(api: FakeApi) -> None:
+    entry: dict[str, Any] = KEY["spend_limits"][0] | {"spent": "0.25"}
+    entry |= {"reserved": "0", "remaining": "0.75", "source_group": None, "reset_at": "2026-11-02T00:00:00.000Z"}
+    api.answers[f"GET {KEYS}/tg_abc/spend"] = {"items": [entry]}
+    header, row = done("spend", "tg_abc").splitlines()
+    assert header.split()[:4] == ["UNIT", "SPENT", "RESERVED", "REMAINING"]
+    assert row.split()[:4] == ["DAY", "0.25", "0", "0.75"]
+    assert json.loads(done("spend", "tg_abc", "--json")) == {"items": [entry]}
+
+
+def test_key_of_the_workspace_is_created_with_a_role(api: FakeApi) -> None:
+    created = {"prefix": "tg_w", "name": None, "api_key": "tg_w.s", "type": "WORKSPACE_MANAGE_ALL", "role": "viewer"}
+    api.answers["POST /v1/api_keys"] = created
+    assert done("create", "--type", "WORKSPACE_MANAGE_ALL", "--role", "viewer", "--only-key") == "tg_w.s\n"
+    assert api.bodies("POST") == [{"type": "WORKSPACE_MANAGE_ALL", "role": "viewer"}]
+    assert run("create", "--type", "WORKSPACE_MANAGE_ALL", "--role", "root").exit_code == 2
+
+
 def test_revoke_asks_as_delete_does(api: FakeApi) -> None:
     api.answers[f"DELETE {KEYS}/tg_abc"] = {"prefix": "tg_abc", "deleted": True}
     refused = run("revoke", "tg_abc", "--group", "g")

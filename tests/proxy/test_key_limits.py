@@ -63,11 +63,11 @@ async def test_limit_holds_over_all_slugs_of_the_key_and_for_no_other_key(rig: P
     rig.check_settled()
 
 
-async def test_refusal_is_worded_as_a_group_s_and_the_log_names_the_key(rig: PathRig) -> None:
+async def test_refusal_tells_of_the_key_and_the_log_names_it(rig: PathRig) -> None:
     limit_key(rig, rpm(1))
     await call(rig)
     refused = await call(rig, OTHER_SLUG)
-    message = f"Rate limit exceeded for {OTHER_SLUG}: 1 REQUEST per MINUTE"
+    message = "Rate limit exceeded for this key: 1 REQUEST per MINUTE"
     assert json.loads(b"".join(refused.pieces)) == {"error": message, "error_code": "RATE_LIMITED"}
     limit = RefusingLimit("key_tg_abcdefghijkl", "REQUEST", "MINUTE", "1")
     assert rig.meters.calls[-1].end_cause == EndCause("limit", limit)
@@ -139,7 +139,7 @@ async def test_spend_limit_holds_over_all_slugs_and_keys_of_a_rotation(rig: Path
     limit_spend(rig, limit, key=OTHER_KEY, bucket="tg_abcdefghijkl")
     answers = [await call(rig, *of) for of in ((SLUG, KEY), (OTHER_SLUG, OTHER_KEY), (OTHER_SLUG, KEY))]
     assert [answer.status for answer in answers] == [200, 429, 429], "a call costs 0.0006"
-    message = "Spend limit exceeded: 0.0005 EUR per DAY"
+    message = "Spend limit exceeded for this key: 0.0005 EUR per DAY"
     assert json.loads(b"".join(answers[1].pieces)) == {"error": message, "error_code": "SPEND_LIMIT_EXCEEDED"}
     limit_row = RefusingLimit("key_tg_abcdefghijkl", "SPEND", "DAY", "0.0005")
     assert rig.meters.calls[-1].end_cause == EndCause("spend_limit", limit_row)

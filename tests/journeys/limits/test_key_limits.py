@@ -124,7 +124,7 @@ async def test_rate_limit_holds_over_slugs_workers_and_rotation_and_for_no_other
     assert statuses == {200: 6, 429: CALLERS - 6}
     status, answer = await scene.call(later, scene.slugs[1])
     assert (status, answer["error_code"]) == (429, "RATE_LIMITED")
-    assert answer["error"] == f"Rate limit exceeded for {scene.slugs[1]}: 6 REQUEST per MINUTE"
+    assert answer["error"] == "Rate limit exceeded for this key: 6 REQUEST per MINUTE"
     other = await scene.other_key()
     await scene.knows(other)
     assert await scene.call_at_once(other) == {200: CALLERS}
