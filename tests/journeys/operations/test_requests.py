@@ -144,7 +144,8 @@ async def check_refusal(stage: Stage, key: str, group_id: str) -> None:
     assert isinstance(await ask(stage, key, "refused"), openai.RateLimitError)
     item = await found(stage, "refused")
     assert (item["status"], item["error_code"], item["event_key"]) == (429, "RATE_LIMITED", None)
-    assert item["limit"] == {"group_id": group_id, "type": "REQUEST", "unit": "DAY", "threshold": 5}
+    limit = {"group_id": group_id, "api_key_prefix": None, "type": "REQUEST", "unit": "DAY", "threshold": 5}
+    assert item["limit"] == limit
     (selected,) = (await stage.operator.call("GET", PATH, status="429", slug=stage.slug))["items"]
     assert selected == item
     assert f'"limit_group":"{group_id}"' in stage.product.log.read_text()  # its tail may end after that
