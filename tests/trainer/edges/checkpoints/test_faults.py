@@ -287,6 +287,7 @@ async def test_a_cancelled_look_leaves_the_event_loop_and_later_looks_alone(job:
 
 
 async def test_a_store_that_hangs_holds_up_neither_looks_nor_the_end_of_the_process(job: Job) -> None:
+    others = threading.enumerate()  # of tests before
     await job.look()
     hang = threading.Event()
 
@@ -299,7 +300,7 @@ async def test_a_store_that_hangs_holds_up_neither_looks_nor_the_end_of_the_proc
     for _ in range(5):
         reports = await job.look(1.0)
     assert [report.files for report in reports] == [None]
-    assert all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    assert all(thread.daemon for thread in threading.enumerate() if thread not in others)
     hang.set()
 
 
