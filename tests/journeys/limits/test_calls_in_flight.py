@@ -251,7 +251,8 @@ async def counts_all(crowd: Crowd) -> bool:
 
 
 async def has_refused_again(crowd: Crowd) -> bool:
-    return await crowd.used() == THRESHOLD and crowd.in_flight.now > THRESHOLD
+    """The limit is full: by more than it, once workers say again what they had when the counters were lost."""
+    return await crowd.used() >= THRESHOLD and crowd.in_flight.now > THRESHOLD
 
 
 async def lose_counters(crowd: Crowd) -> None:
