@@ -19,7 +19,7 @@ from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_in
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendTaken
 from proxy.accounting.ulids import Ulids
-from proxy.directory_values import Identified, SlugRoute
+from proxy.directory_values import Identified
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import Admitted, RequestContext
 from proxy.http_rules.headers import rate_limit_lines
@@ -105,7 +105,8 @@ class Admit:
         self._ulids = ulids
 
     async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
-        route: SlugRoute = context.route  # type: ignore[assignment]  # else `route` has raised
+        route = context.route
+        assert route is not None  # else `route` has raised
         plan = route.plan
         further = route.further
         if route.endpoint.target.provider == MODEL_API:
