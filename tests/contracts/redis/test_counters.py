@@ -306,6 +306,7 @@ async def test_tier_is_taken_first_and_given_back_when_the_group_refuses(world: 
     assert (await world.admit(other, 100, tier)).requests == LimitStatus(3, 1, 60_001)
     await world.admit(other, 100, tier)
     assert (await world.hit(other, 100, tier)).bound.source_group == "ws"
+    await world.quiet()
     assert (await world.admit(other, 100)).requests == LimitStatus(10, 7, 60_001)
 
 

@@ -7,7 +7,9 @@ import csv
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
+from control.edges.sql.tables import groups
 from control.resources.traffic.requests import add_listed
 from control.throttle import Allowance
 from policy.billing import Tokens
@@ -22,6 +24,7 @@ REQUESTS = "/console/usage/requests"
 STATEMENT = "/console/usage/statement"
 SETTLED_MS = 120_000
 """The age of the calls: those of the last minute are not in a statement, as they are not final."""
+HOUR_MS = 3_600_000
 PRICE = {"slug": SLUG, "valid_from": "2020-01-01", "currency": "EUR", "input_per_million": "2"}
 
 
@@ -34,6 +37,12 @@ async def customer(plane: ControlPlane, entity: str, **more: Any) -> tuple[Json,
     """A group, and a key of it."""
     group = await plane.group(entity, **more)
     return group, (await plane.post(f"/v1/gateway/groups/{group['id']}/api_keys", {"name": entity})).ok()
+
+
+async def date_groups_before_their_calls(plane: ControlPlane) -> None:
+    """Create all groups an hour earlier: the calls are older than the test, and may be of the hour before."""
+    async with plane.store.write() as tx:
+        await tx.conn.execute(update(groups).values(created_at_ms=groups.c.created_at_ms - HOUR_MS))
 
 
 async def link_of(plane: ControlPlane, group: Json) -> str:
@@ -204,6 +213,7 @@ async def test_statement_has_the_calls_of_the_group_and_if_asked_those_below(sql
         group, key = await customer(plane, "=blue")
         below, below_key = await customer(plane, "below", parent=group["id"])
         other, other_key = await customer(plane, "red")
+        await date_groups_before_their_calls(plane)
         now = await clock_ms(plane.store) - SETTLED_MS
         month = date_text(now // DAY_MS * DAY_MS)[:7]
         for whose, its_key, ages in (
@@ -235,6 +245,7 @@ async def test_statement_has_the_calls_of_the_group_and_if_asked_those_below(sql
 async def test_statement_without_amounts_has_no_column_about_money(sqlite_plane: ControlPlane) -> None:
     await price_calls(sqlite_plane)
     group, key = await customer(sqlite_plane, "blue")
+    await date_groups_before_their_calls(sqlite_plane)
     now = await clock_ms(sqlite_plane.store) - SETTLED_MS
     await take(sqlite_plane, group, key, now)
     month = date_text(now // DAY_MS * DAY_MS)[:7]
