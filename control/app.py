@@ -134,6 +134,7 @@ from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
 from runtime.redis.routed import RoutedRedis
 from runtime.secret_keys import services_of
+from runtime.tls.files import CertificateFiles
 
 if TYPE_CHECKING:
     from control.edges.telemetry.tracing import ControlTracing
@@ -215,6 +216,8 @@ def build(settings: Settings) -> web.Application:
     """Build the control plane with these settings. It migrates the database when it starts."""
     clock = EventClock()
     metrics = Metrics()
+    if settings.tls is not None:
+        metrics.watch_certificate(partial(_certificate_end, settings.tls))
     tracing = _tracing(settings, metrics)
     outermost = () if tracing is None else (tracing.middleware,)
     app = web.Application(middlewares=(*outermost, *MIDDLEWARES), client_max_size=MAX_BODY_BYTES)
@@ -257,7 +260,7 @@ def build(settings: Settings) -> web.Application:
         counters=counters,
         spend=spend,
         balances=spend,
-        inference=InferenceClient.of(settings.proxy_url, look_mark(settings.internal_token)),
+        inference=InferenceClient.of(settings.proxy_url, look_mark(settings.internal_token), settings.proxy_tls),
         login=LoginProvider.of(settings.login, LoginProviderClient(settings.egress_ca_file), settings.secret_keys),
     )
     _add_routes(app)
@@ -303,6 +306,10 @@ def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":
     from control.edges.telemetry.tracing import ControlTracing
 
     return ControlTracing(settings.traces, metrics)
+
+
+def _certificate_end(files: CertificateFiles) -> float:
+    return files.pair.ends_at_s
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

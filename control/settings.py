@@ -11,6 +11,8 @@ from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.secret_keys import secret_keys
+from runtime.tls.files import CertificateFiles, certificate_files
+from runtime.tls.pinned import PeerTls, peer_tls
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
@@ -50,6 +52,10 @@ class Settings:
     regions: tuple[str, ...] = ()
     """The regions that endpoints may have besides UNRESTRICTED."""
     egress_ca_file: str | None = None
+    tls: CertificateFiles | None = None
+    """The certificate of the listener. None: it speaks plain HTTP."""
+    proxy_tls: PeerTls = True
+    """How the proxy's certificate is checked."""
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
@@ -93,6 +99,8 @@ class Settings:
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
             login=_login(read),
+            tls=certificate_files(read),
+            proxy_tls=peer_tls(read, "TOLLGATE_PROXY_CERT_FILE"),
             **fields,
         )
 

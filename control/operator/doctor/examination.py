@@ -18,7 +18,8 @@ from control.operator.doctor.machine_rules import disk_findings, memory_findings
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.endpoints import PROVIDERS, Target
 from policy.hosts import EgressRules, Reach, platform_hosts
-from runtime.environment import http_url
+from runtime.environment import Environment, http_url
+from runtime.tls.pinned import peer_tls, pinned
 
 JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the proxy's default, at which nothing is left)
 
@@ -136,15 +137,17 @@ async def process_findings(installation: Installation) -> list[Finding]:
     record = installation.running()
     url = installation.environ.get("TOLLGATE_CONTROL_URL")
     if record is not None:
-        control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
+        tls = pinned(record.cert_file)
+        control, proxy = await asyncio.gather(look_at_readyz(record.control, tls), look_at_readyz(record.admin))
         control_findings = ready_findings(control, "control", record.control)
         return [*control_findings, *ready_findings(proxy, "proxy", record.admin)]
     if url:
         try:
             control_url = http_url(url)
+            tls = peer_tls(Environment(installation.environ), "TOLLGATE_CONTROL_CERT_FILE")
         except ValueError:  # the settings' finding says so; the URL may hold a password
             return []
-        return list(ready_findings(await look_at_readyz(control_url), "control", control_url))
+        return list(ready_findings(await look_at_readyz(control_url, tls), "control", control_url))
     if not installation.database_url:
         text = f"no `tollgate up` serves {installation.directory.path}, or it is not ready yet"
         return [warning("running", text, "Start it, or name its directory with --data")]
