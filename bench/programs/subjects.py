@@ -87,7 +87,7 @@ def start_all(stack: ExitStack, rig: Rig, scratch: Path, names: Sequence[str]) -
             print(f"  {name}: not measured: {error}", flush=True)
             continue
         stack.callback(peer.program.stop)
-        subjects.append(_other(peer))
+        subjects.append(other(peer))
     return subjects, missing
 
 
@@ -109,5 +109,6 @@ def _start_bare(stack: ExitStack, gateway: Gateway, upstream_port: int, scratch:
     return Subject(BARE, "this checkout", replace(gateway.governed, port=port), {"worker": program.pids})
 
 
-def _other(peer: Peer) -> Subject:
+def other(peer: Peer) -> Subject:
+    """A peer, all of whose processes are its worker."""
     return Subject(peer.name, peer.version, peer.call, {"worker": peer.program.pids})

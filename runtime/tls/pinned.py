@@ -25,10 +25,10 @@ def peer_tls(read: Environment, name: str) -> PeerTls:
         return True
     try:
         return PinnedContext(Path(read.text(name)))
+    except (ssl.SSLError, ValueError):
+        raise SettingsError(f"{name}: expected a certificate in PEM") from None
     except OSError as error:
         raise SettingsError(f"{name}: it cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise SettingsError(f"{name}: expected a certificate in PEM") from None
 
 
 def pinned(cert_file: str | None) -> PeerTls:
@@ -70,7 +70,7 @@ class PinnedContext(ssl.SSLContext):
 
 
 def _accepting(certificates: list[str]) -> ssl.SSLContext:
-    """A context that accepts these. Raises ValueError (ssl.SSLError is one) if OpenSSL cannot read them."""
+    """A context that accepts these. Raises ssl.SSLError, which is an OSError, if OpenSSL cannot read them."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME

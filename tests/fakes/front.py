@@ -17,6 +17,8 @@ from tests.fakes.pair_files import LOCALHOST, PairFiles
 from tests.waiting import PATIENCE_S
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
+pair_of_all: PairFiles | None = None
+"""The pair of servers that are given none: None, but for tests that run once more over TLS."""
 
 
 async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -108,9 +110,7 @@ class Front:
             sock.close()
             raise
         name = None if self.tls is None else LOCALHOST
-        streams = asyncio.open_connection(
-            sock=sock, limit=receive_buffer or 2**16, ssl=self.tls, server_hostname=name
-        )
+        streams = asyncio.open_connection(sock=sock, limit=receive_buffer or 2**16, ssl=self.tls, server_hostname=name)
         caller = Caller(*await streams)
         self.callers.append(caller)
         return caller
@@ -127,6 +127,7 @@ async def listening(
     handle: Handle = echo, options: HttpLimits | None = None, pair: PairFiles | None = None
 ) -> AsyncIterator[Front]:
     """Serve, with TLS if there is a pair."""
+    pair = pair or pair_of_all
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     tls = None if pair is None else TlsListener(pair.read().context(), "error_code")

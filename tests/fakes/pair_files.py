@@ -4,6 +4,7 @@ import datetime
 import os
 import ssl
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -63,11 +64,16 @@ def self_signed(name: str, days: float = 1) -> tuple[bytes, bytes]:
             not_valid_before=now - datetime.timedelta(days=30),
             not_valid_after=now + datetime.timedelta(days=days),
         )
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_names(name)), critical=False)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return certificate.public_bytes(_PEM), private
+
+
+def _names(name: str) -> list[x509.GeneralName]:
+    loopback = [x509.IPAddress(ip_address("127.0.0.1"))] if name == LOCALHOST else []
+    return [x509.DNSName(name), *loopback]
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -1,6 +1,7 @@
 """The checks of `tollgate doctor`, in the order in which they are shown."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,13 +15,21 @@ from control.edges.process.redis_binary import RedisServerError, choose
 from control.edges.sql.database_url import DatabaseUrlError
 from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
-from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
+from control.operator.doctor.machine_rules import (
+    certificate_findings,
+    disk_findings,
+    memory_findings,
+    ready_findings,
+    upstream_findings,
+)
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.endpoints import PROVIDERS, Target
 from policy.hosts import EgressRules, Reach, platform_hosts
-from runtime.environment import Environment, http_url
+from runtime.environment import Environment, SettingsError, http_url
+from runtime.tls.files import certificate_files
 from runtime.tls.pinned import peer_tls, pinned
 
+_DAY_S = 86_400.0
 JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the proxy's default, at which nothing is left)
 
 
@@ -32,11 +41,21 @@ async def examine(installation: Installation) -> list[Finding]:
     findings = list(installation.directory_findings())
     environment = installation.environment()
     findings += installation.settings_findings(await proxy_settings_trouble(environment))
+    findings += _certificate(environment)
     redis, (database, of_database) = await asyncio.gather(_redis(installation), _database(installation))
     findings += [*redis, *of_database, *_disks(environment)]
     findings += await _upstreams(database, environment)
     findings += await process_findings(installation)
     return findings
+
+
+def _certificate(environment: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        files = certificate_files(Environment(environment))
+    except SettingsError:  # the settings' finding says so
+        return
+    if files is not None:
+        yield from certificate_findings((files.pair.ends_at_s - time.time()) / _DAY_S, files.valid_until)
 
 
 async def _redis(installation: Installation) -> list[Finding]:
