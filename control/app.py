@@ -134,7 +134,6 @@ from runtime.http.server import FrontLimits
 from runtime.log_lines import OutageLog
 from runtime.redis.routed import RoutedRedis
 from runtime.secret_keys import services_of
-from runtime.tls.files import CertificateFiles
 
 if TYPE_CHECKING:
     from control.edges.telemetry.tracing import ControlTracing
@@ -215,9 +214,7 @@ OPERATIONS: tuple[Operation, ...] = (
 def build(settings: Settings) -> web.Application:
     """Build the control plane with these settings. It migrates the database when it starts."""
     clock = EventClock()
-    metrics = Metrics()
-    if settings.tls is not None:
-        metrics.watch_certificate(partial(_certificate_end, settings.tls))
+    metrics = _metrics(settings)
     tracing = _tracing(settings, metrics)
     outermost = () if tracing is None else (tracing.middleware,)
     app = web.Application(middlewares=(*outermost, *MIDDLEWARES), client_max_size=MAX_BODY_BYTES)
@@ -308,8 +305,11 @@ def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":
     return ControlTracing(settings.traces, metrics)
 
 
-def _certificate_end(files: CertificateFiles) -> float:
-    return files.pair.ends_at_s
+def _metrics(settings: Settings) -> Metrics:
+    metrics = Metrics()
+    if (files := settings.tls) is not None:
+        metrics.watch_certificate(lambda: files.pair.ends_at_s)
+    return metrics
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

@@ -23,10 +23,10 @@ from control.stopping import done_unless
 from runtime.background import running
 from runtime.http.listening import listen
 from runtime.http.server import FrontRunner
+from runtime.http.tls_layer import TlsListener
 from runtime.log_lines import log_to_stderr, log_uncaught
 from runtime.setting_names import warnings_of
 from runtime.tls.files import CertificateFiles
-from runtime.tls.layer import TlsListener
 
 log = logging.getLogger("control")
 _FLAGS = {

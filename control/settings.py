@@ -55,7 +55,7 @@ class Settings:
     tls: CertificateFiles | None = None
     """The certificate of the listener. None: it speaks plain HTTP."""
     proxy_tls: PeerTls = True
-    """How the proxy's certificate is checked."""
+    """The check of the proxy's certificate."""
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
@@ -99,7 +99,7 @@ class Settings:
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
             login=_login(read),
-            tls=certificate_files(read),
+            tls=certificate_files(read, "TOLLGATE_TLS_CERT_FILE", "TOLLGATE_TLS_KEY_FILE"),
             proxy_tls=peer_tls(read, "TOLLGATE_PROXY_CERT_FILE"),
             **fields,
         )

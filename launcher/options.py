@@ -32,7 +32,7 @@ class Options:
     drain_timeout_s: float = 25.0
     health: str | None = None
     tls: PeerTls = True
-    """How the certificate of the management API is checked."""
+    """The check of the management API's certificate."""
 
 
 def argv_for(command: Sequence[str], port: int) -> list[str]:

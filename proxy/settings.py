@@ -65,7 +65,7 @@ class Settings:
     """Seconds that a check of limits waits for Redis."""
     control_url: str
     control_tls: PeerTls
-    """How control's certificate is checked."""
+    """The check of control's certificate."""
     internal_token: str = field(repr=False)
     secret_keys: Sequence[bytes] = field(repr=False)
     refresh_interval_s: float
@@ -163,7 +163,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
         shipped_max_bytes=read.count("TOLLGATE_SHIPPED_MAX_BYTES", 8 * 1024**3),
         traces=trace_settings(read, "TOLLGATE_TRACES"),
-        tls=certificate_files(read),
+        tls=certificate_files(read, "TOLLGATE_TLS_CERT_FILE", "TOLLGATE_TLS_KEY_FILE"),
     )
 
 

@@ -83,7 +83,7 @@ class Settings:
     directory: Path
     """The directory of the nodes' files and, by default, of the checkpoint store."""
     control_tls: PeerTls = True
-    """How control's certificate is checked."""
+    """The check of control's certificate."""
     backend: str = LOCAL
     ray_address: str | None = None
     has_ray_images: bool = False

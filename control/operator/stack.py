@@ -36,7 +36,8 @@ from runtime.environment import Environment
 from runtime.exhaustion import raise_descriptor_limit
 from runtime.secret_keys import has_secret_keys
 from runtime.setting_names import is_unknown, warnings_of
-from runtime.tls.files import CERT_FILE, certificate_files
+from runtime.tls.context import CERT_FILE, KEY_FILE
+from runtime.tls.files import certificate_files
 
 PORT_PATIENCE_S = 1.0
 """The wait for a port: processes of an `up` that was just killed may hold it a moment longer."""
@@ -116,7 +117,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         database_url.parse(options.database_url)
     for warning in warnings_of(options.environment):
         say(warning)
-    certificate_files(Environment(options.environment))  # a pair that does not fit ends the start here, said once
+    certificate_files(Environment(options.environment), CERT_FILE, KEY_FILE)  # else each part would complain
     raise_descriptor_limit()
     directory = DataDirectory(options.data)
     directory.make()
@@ -222,7 +223,7 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
 
 
 def _proxy_place(options: Options) -> dict[str, str]:
-    """How control reaches the proxy: here, by the certificate itself, unless the operator names another place."""
+    """The settings by which control reaches the proxy: by its certificate, unless the operator names another place."""
     if options.environment.get("TOLLGATE_PROXY_URL"):
         return {}
     return {"TOLLGATE_PROXY_URL": options.proxy_url, "TOLLGATE_PROXY_CERT_FILE": options.cert_file or ""}

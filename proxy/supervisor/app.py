@@ -73,8 +73,8 @@ from runtime.http.listening import listen_on
 from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 from runtime.secret_keys import services_of
-from runtime.tls.context import MemoryFile
-from runtime.tls.files import CERT_FILE, CERTIFICATE_END, CERTIFICATE_END_TEXT, KEY_FILE
+from runtime.tls.context import CERT_FILE, KEY_FILE, MemoryFile
+from runtime.tls.files import CERTIFICATE_END_TEXT
 
 WORKER_EXIT_S = 2.0
 """Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
@@ -430,7 +430,8 @@ class Supervisor:
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         if self._settings.tls is not None:
-            yield CERTIFICATE_END, CERTIFICATE_END_TEXT, self._settings.tls.pair.ends_at_s
+            ends_at_s = self._settings.tls.pair.ends_at_s
+            yield "tollgate_tls_certificate_not_after_seconds", CERTIFICATE_END_TEXT, ends_at_s
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
         yield "tollgate_snapshot_age_seconds", "Time since control last confirmed the policy", age_s

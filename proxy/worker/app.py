@@ -43,9 +43,9 @@ from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.background import running
 from runtime.exhaustion import Exhaustion
 from runtime.http.console_looks import look_mark
+from runtime.http.tls_layer import TlsListener
 from runtime.secret_keys import services_of
 from runtime.tls.context import server_context
-from runtime.tls.layer import TlsListener
 
 if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing

@@ -18,9 +18,9 @@ from aiohttp.http_exceptions import HttpProcessingError
 from runtime.http.error_answers import FIELDS, error_answer, error_json
 from runtime.http.framing import Framing, framing_fault, says_http
 from runtime.http.known_callers import KnownCallers
+from runtime.http.tls_layer import HANDSHAKE_S, TlsListener
 from runtime.log_lines import PacedLog
 from runtime.shares.places import Places
-from runtime.tls.layer import HANDSHAKE_S, TlsListener
 
 _MALFORMED = (HttpProcessingError, web.RequestPayloadError)
 _BREAKS_HTTP = "The request breaks a rule of HTTP"

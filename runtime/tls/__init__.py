@@ -1,1 +1,1 @@
-"""TLS on our own listeners, and between our own parts: certificates that may change, the layer below HTTP, pins."""
+"""Certificates of our own listeners, in files that change, and the certificates that our parts accept of each other."""

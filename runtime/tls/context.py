@@ -9,6 +9,9 @@ import ssl
 import sys
 import tempfile
 
+CERT_FILE = "TOLLGATE_TLS_CERT_FILE"
+KEY_FILE = "TOLLGATE_TLS_KEY_FILE"
+
 
 class MemoryFile:
     """A file without a name, which a child process can inherit. On Linux it is in memory, never on a disk."""

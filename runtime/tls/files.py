@@ -14,28 +14,26 @@ from typing import TYPE_CHECKING
 
 from runtime.environment import Environment, SettingsError
 from runtime.log_lines import OutageLog
+from runtime.tls.context import CERT_FILE, KEY_FILE
 
 if TYPE_CHECKING:
     from runtime.tls.pair import Pair
 
-CERT_FILE = "TOLLGATE_TLS_CERT_FILE"
-KEY_FILE = "TOLLGATE_TLS_KEY_FILE"
 LOOK_AGAIN_S = 1.0
-CERTIFICATE_END = "tollgate_tls_certificate_not_after_seconds"
 CERTIFICATE_END_TEXT = "Until when the certificate that callers see is valid, in seconds since 1970"
 Stamp = tuple[int, int, int]
 log = logging.getLogger(__name__)
 
 
-def certificate_files(read: Environment) -> "CertificateFiles | None":
-    """The files that the settings name; None if they name none. Raises `SettingsError`."""
-    if not read.has(CERT_FILE) and not read.has(KEY_FILE):
+def certificate_files(read: Environment, cert_name: str, key_name: str) -> "CertificateFiles | None":
+    """The files that these two settings name; None if they name none. Raises `SettingsError`."""
+    if not read.has(cert_name) and not read.has(key_name):
         return None
-    for name, other in ((CERT_FILE, KEY_FILE), (KEY_FILE, CERT_FILE)):
+    for name, other in ((cert_name, key_name), (key_name, cert_name)):
         if not read.has(name):
             raise SettingsError(f"{name} is not set, and {other} needs it; set both, or neither")
     try:
-        return CertificateFiles(Path(read.text(CERT_FILE)), Path(read.text(KEY_FILE)))
+        return CertificateFiles(Path(read.text(cert_name)), Path(read.text(key_name)))
     except ValueError as error:
         raise SettingsError(str(error)) from None
 

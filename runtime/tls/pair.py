@@ -10,8 +10,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
-from runtime.tls.context import MemoryFile, server_context
-from runtime.tls.files import CERT_FILE, KEY_FILE
+from runtime.tls.context import CERT_FILE, KEY_FILE, MemoryFile, server_context
 
 _MAX_BYTES = 1 << 20
 _ENCRYPTED = b"ENCRYPTED"

@@ -13,14 +13,17 @@ from typing import Any
 from runtime.environment import Environment, SettingsError
 
 PeerTls = ssl.SSLContext | bool
-"""As aiohttp takes it. True: certificates are checked as usual, by name and by the system's authorities."""
+"""The check of a server's certificate, for aiohttp. True: as usual, by its name and the system's authorities."""
 _FIRST = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 _NO_CHECK_TIME = 0x200000
 """OpenSSL's flag. A certificate that has ended keeps callers out, who say so; our parts must still bill and stop."""
 
 
 def peer_tls(read: Environment, name: str) -> PeerTls:
-    """How to check a server of ours: by the certificate in the file of this setting, if it is set. `SettingsError`."""
+    """Return the check of a server of ours: by the certificate in the file of this setting, if it is set.
+
+    Raises `SettingsError`.
+    """
     if not read.has(name):
         return True
     try:

@@ -12,7 +12,7 @@ from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.server import HttpServer
 from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
-from runtime.tls.layer import TlsListener
+from runtime.http.tls_layer import TlsListener
 from tests.fakes.pair_files import LOCALHOST, PairFiles
 from tests.waiting import PATIENCE_S
 

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from runtime.metrics_text import ALL_WORKSPACES, rendered
-from runtime.tls.files import CERTIFICATE_END, CERTIFICATE_END_TEXT
+from runtime.tls.files import CERTIFICATE_END_TEXT
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -75,7 +75,9 @@ class Metrics:
         )
 
     def watch_certificate(self, ends_at_s: Callable[[], float]) -> None:
-        Gauge(CERTIFICATE_END, CERTIFICATE_END_TEXT + ".", registry=self.registry).set_function(ends_at_s)
+        Gauge(
+            "tollgate_tls_certificate_not_after_seconds", f"{CERTIFICATE_END_TEXT}.", registry=self.registry
+        ).set_function(ends_at_s)
 
     def watch_event_clock(self, behind_s: Callable[[], float]) -> None:
         Gauge(

@@ -26,6 +26,7 @@ from control.operator.doctor.server_rules import OWN_REDIS, database_findings, q
 from policy.endpoints import PROVIDERS, Target
 from policy.hosts import EgressRules, Reach, platform_hosts
 from runtime.environment import Environment, SettingsError, http_url
+from runtime.tls.context import CERT_FILE, KEY_FILE
 from runtime.tls.files import certificate_files
 from runtime.tls.pinned import peer_tls, pinned
 
@@ -51,7 +52,7 @@ async def examine(installation: Installation) -> list[Finding]:
 
 def _certificate(environment: Mapping[str, str]) -> Iterator[Finding]:
     try:
-        files = certificate_files(Environment(environment))
+        files = certificate_files(Environment(environment), CERT_FILE, KEY_FILE)
     except SettingsError:  # the settings' finding says so
         return
     if files is not None:

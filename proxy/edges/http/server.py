@@ -20,7 +20,7 @@ from proxy.edges.http.read_turns import ReadTurns
 from proxy.http_rules.header_names import HeaderNames
 from runtime.background import is_set_within
 from runtime.exhaustion import REFUSING_DESCRIPTORS, SPARE_DESCRIPTORS, highest_descriptor
-from runtime.tls.layer import HANDSHAKE_S, TlsListener
+from runtime.http.tls_layer import HANDSHAKE_S, TlsListener
 
 READ_BYTES = 512 << 10
 """Size of the one read buffer. All connections share it, so it stays in the CPU cache."""

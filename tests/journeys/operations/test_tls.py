@@ -1,4 +1,4 @@
-"""`tollgate up` with a certificate of its own: stock SDKs over https, and a certificate that changes under their calls."""
+"""`tollgate up` with a certificate: stock SDKs over https, and a certificate that changes under running calls."""
 
 import asyncio
 import json
@@ -154,9 +154,9 @@ async def _check_metrics(stage: Stage, pair: PairFiles) -> None:
             session.get(url + "/metrics", headers=headers, ssl=tls) as answer,
         ):
             text = await answer.text()
-        found = re.search(r"^tollgate_tls_certificate_not_after_seconds (\S+)$", text, re.MULTILINE)
-        assert found is not None, text
-        assert abs(float(found[1]) - ends_at_s) < 1
+        match = re.search(r"^tollgate_tls_certificate_not_after_seconds (\S+)$", text, re.MULTILINE)
+        assert match is not None, text
+        assert abs(float(match[1]) - ends_at_s) < 1
 
 
 async def test_worker_that_is_replaced_while_the_files_are_broken_serves_the_certificate_before(

@@ -12,7 +12,8 @@ from cryptography.hazmat.primitives import serialization
 
 from runtime.environment import Environment, SettingsError
 from runtime.tls import files as module
-from runtime.tls.files import CERT_FILE, KEY_FILE, CertificateFiles, certificate_files
+from runtime.tls.context import CERT_FILE, KEY_FILE
+from runtime.tls.files import CertificateFiles, certificate_files
 from tests.fakes.pair_files import PairFiles, replace, self_signed
 from tests.waiting import eventually
 
@@ -30,13 +31,13 @@ def followed(pair: PairFiles) -> CertificateFiles:
 
 
 def test_neither_setting_means_plain_http() -> None:
-    assert certificate_files(Environment({})) is None
+    assert certificate_files(Environment({}), CERT_FILE, KEY_FILE) is None
 
 
 @pytest.mark.parametrize(("name", "missing"), [(CERT_FILE, KEY_FILE), (KEY_FILE, CERT_FILE)])
 def test_one_setting_alone_names_the_other(pair: PairFiles, name: str, missing: str) -> None:
     with pytest.raises(SettingsError, match=f"{missing} is not set, and {name} needs it"):
-        certificate_files(Environment({name: pair.settings[name]}))
+        certificate_files(Environment({name: pair.settings[name]}), CERT_FILE, KEY_FILE)
 
 
 def encrypt(pair: PairFiles) -> None:
@@ -74,7 +75,7 @@ def test_files_that_do_not_fit_end_a_start_with_the_cause(pair: PairFiles, fault
     spoil, message = FAULTS[fault]
     spoil(pair)
     with pytest.raises(SettingsError, match=message) as raised:
-        certificate_files(Environment(pair.settings))
+        certificate_files(Environment(pair.settings), CERT_FILE, KEY_FILE)
     assert "PRIVATE KEY" not in str(raised.value)
 
 
@@ -144,13 +145,13 @@ async def test_following_tells_of_each_new_pair(
     pair: PairFiles, followed: CertificateFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOOK_AGAIN_S", 0.01)
-    told: list[bytes] = []
-    followed.changed = lambda: told.append(followed.pair.pem)
+    pems: list[bytes] = []
+    followed.changed = lambda: pems.append(followed.pair.pem)
     task = asyncio.create_task(followed.follow())
     try:
         for name in ("second", "third"):
             pair.issue(name)
-            await eventually(lambda: told[-1:] == [pair.read().pem])
+            await eventually(lambda: pems[-1:] == [pair.read().pem])
     finally:
         task.cancel()
 

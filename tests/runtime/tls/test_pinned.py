@@ -31,9 +31,9 @@ async def served(pair: PairFiles) -> AsyncIterator[Front]:
 
 async def status(served: Front, tls: ssl.SSLContext | bool) -> int:
     connector = aiohttp.TCPConnector(ssl=tls)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        async with session.get(f"https://127.0.0.1:{served.port}/") as answer:
-            return answer.status
+    session = aiohttp.ClientSession(connector=connector)
+    async with session, session.get(f"https://127.0.0.1:{served.port}/") as answer:
+        return answer.status
 
 
 def renew(served: Front, pair: PairFiles) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class TlsListener:
-    """What the connections of one listener share. `context`: of the newest certificate; new connections have it.
+    """The parts that a listener's connections share. `context`: of the newest certificate; new connections have it.
 
     `allowed_s` returns for how long a new connection may shake hands, by its transport; 0 closes it. `code_member`: as
     in `FrontLimits`, for whoever speaks plain HTTP.
@@ -196,7 +196,7 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         size = 0
         try:
             while size < len(room):
-                count = self._tls.read(len(room) - size, cast(bytearray, room[size:]))
+                count = cast(int, self._tls.read(len(room) - size, cast(bytearray, room[size:])))
                 if not count:
                     self._peer_ended = True
                     return size, False

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from runtime.http.server import FrontLimits, FrontRunner
-from runtime.tls.layer import TlsListener
+from runtime.http.tls_layer import TlsListener
 from tests.fakes.pair_files import LOCALHOST, PairFiles
 from tests.waiting import PATIENCE_S, eventually
 
@@ -63,9 +63,9 @@ async def test_file_is_sent_whole(pair: PairFiles) -> None:
     (pair.directory / "large").write_bytes(content)
     async with listening(pair, FrontLimits()) as (_, port):
         connector = aiohttp.TCPConnector(ssl=pair.client_context())
-        async with aiohttp.ClientSession(f"https://{LOCALHOST}:{port}", connector=connector) as session:
-            async with session.get("/file") as answer:
-                assert await answer.read() == content
+        session = aiohttp.ClientSession(f"https://{LOCALHOST}:{port}", connector=connector)
+        async with session, session.get("/file") as answer:
+            assert await answer.read() == content
 
 
 async def test_handshakes_that_never_end_make_room_for_callers(pair: PairFiles) -> None:
@@ -86,8 +86,9 @@ async def test_handshakes_that_never_end_make_room_for_callers(pair: PairFiles) 
 
 
 async def test_plain_http_is_answered_in_the_words_of_the_api(pair: PairFiles) -> None:
-    async with listening(pair, FrontLimits()) as (_, port), aiohttp.ClientSession() as session:
-        async with session.post(f"http://127.0.0.1:{port}/") as answer:
+    async with listening(pair, FrontLimits()) as (_, port):
+        session = aiohttp.ClientSession()
+        async with session, session.post(f"http://127.0.0.1:{port}/") as answer:
             assert answer.status == 400
             assert (await answer.json())["code"] == "INVALID_REQUEST"
 
