@@ -14,6 +14,9 @@ BARE = "tollgate_bare"
 OURS = (GOVERNED, OPEN, BARE)
 BUILT = "nginx_governed"
 """A gateway that an operator could build of nginx, Lua and Redis."""
+BUDGETS = "litellm_budgets"
+CALLS_ALONE = (OPEN, BARE, BUILT, BUDGETS)
+"""Subjects that only small completions are measured of."""
 COMPARED_AT = 64
 """Connections at which the goals are evaluated."""
 

@@ -29,6 +29,7 @@ from bench.books import measure_books
 from bench.figures import (
     BARE,
     BUILT,
+    CALLS_ALONE,
     COMPARED_AT,
     GOVERNED,
     OPEN,
@@ -176,8 +177,7 @@ def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findin
 
 
 def _floods(run: Run) -> None:
-    """Measure streams; the gateway of nginx and Lua passes answers whole."""
-    measure_floods([one for one in run.subjects if one.name not in (*OURS[1:], BUILT)], run.rig, run.findings)
+    measure_floods([one for one in run.subjects if one.name not in CALLS_ALONE], run.rig, run.findings)
 
 
 def _slow_streams(run: Run) -> None:

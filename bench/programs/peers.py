@@ -9,9 +9,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.figures import BUDGETS
 from bench.load import Call
 from bench.programs.processes import (
     OTHER_CORE,
@@ -80,17 +81,37 @@ def start_envoy(upstream_port: int, scratch: Path) -> Peer:
 
 def start_litellm(upstream_port: int, scratch: Path) -> Peer:
     """LiteLLM's proxy without limits: its cheapest configuration."""
+    return _litellm("litellm", _LITELLM.format(upstream=upstream_port), scratch)
+
+
+def start_litellm_with_budgets(upstream_port: int, scratch: Path) -> Peer:
+    """LiteLLM's proxy with a budget in money that is kept in Redis. Budgets of keys would need PostgreSQL, too."""
+    redis = shutil.which("redis-server") or missing("redis-server")
+    port = free_port()
+    argv = [redis, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(scratch), "--save", ""]
+    budgets = start("litellm's redis", argv, OTHER_CORE, scratch / "litellm-redis.log")
+    try:
+        await_port(port, budgets)
+        conf = (_LITELLM + _LITELLM_BUDGETS).format(upstream=upstream_port, redis=port)
+        peer = _litellm(BUDGETS, conf, scratch)
+    except BaseException:
+        budgets.stop()
+        raise
+    return replace(peer, redis=budgets)
+
+
+def _litellm(name: str, settings: str, scratch: Path) -> Peer:
     python = _python_home("litellm", ["litellm[proxy]"])
     port = free_port()
-    conf = scratch / "litellm.yaml"
-    conf.write_text(_LITELLM.format(upstream=upstream_port))
+    conf = scratch / f"{name}.yaml"
+    conf.write_text(settings)
     argv = [str(python.parent / "litellm"), "--config", str(conf), "--port", str(port), "--host", "127.0.0.1"]
     env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_DOCS": "True", "LITELLM_MASTER_KEY": _LITELLM_KEY}
-    program = start("litellm", [*argv, "--num_workers", "1"], PROXY_CORE, scratch / "litellm.log", env)
+    program = start(name, [*argv, "--num_workers", "1"], PROXY_CORE, scratch / f"{name}.log", env)
     await_port(port, program)
     version = version_of([str(python), "-c", "import importlib.metadata as m; print('litellm', m.version('litellm'))"])
     return Peer(
-        "litellm", version, program, Call(port, CHAT, chat_body("bench"), {"authorization": f"Bearer {_LITELLM_KEY}"})
+        name, version, program, Call(port, CHAT, chat_body("bench"), {"authorization": f"Bearer {_LITELLM_KEY}"})
     )
 
 
@@ -243,8 +264,17 @@ static_resources:
 _LITELLM = """
 model_list:
 - model_name: bench
-  litellm_params: {{model: openai/mock, api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench}}
+  litellm_params:
+    {{model: openai/mock, api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench,
+      input_cost_per_token: 0.000003, output_cost_per_token: 0.000015}}
 litellm_settings: {{telemetry: false}}
+"""
+
+_LITELLM_BUDGETS = """
+router_settings:
+  redis_host: 127.0.0.1
+  redis_port: {redis}
+  provider_budget_config: {{openai: {{budget_limit: 1000000000, time_period: 1d}}}}
 """
 
 _PORTKEY = """

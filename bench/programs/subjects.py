@@ -8,12 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from bench.figures import BARE, BUILT, GOVERNED, OPEN, OURS
+from bench.figures import BARE, BUDGETS, BUILT, GOVERNED, OPEN, OURS
 from bench.load import Call
 from bench.programs.compiled import build
 from bench.programs.gateway import Gateway, start_gateway
 from bench.programs.nginx_governed import start_nginx_governed
-from bench.programs.peers import Peer, start_envoy, start_litellm, start_nginx, start_portkey
+from bench.programs.peers import (
+    Peer,
+    start_envoy,
+    start_litellm,
+    start_litellm_with_budgets,
+    start_nginx,
+    start_portkey,
+)
 from bench.programs.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
 from bench.quiet import Machine
 from bench.usage import Usage
@@ -25,6 +32,7 @@ PEERS: dict[str, Callable[[int, Path], Peer]] = {
     "envoy": start_envoy,
     BUILT: start_nginx_governed,
     "litellm": start_litellm,
+    BUDGETS: start_litellm_with_budgets,
     "portkey": start_portkey,
 }
 
@@ -44,7 +52,7 @@ class Subject:
     @property
     def is_python_or_node(self) -> bool:
         """Return whether the peer is too slow for large loads."""
-        return self.name in ("litellm", "portkey")
+        return self.name in ("litellm", BUDGETS, "portkey")
 
 
 def proxy_cpu_s(usage: Mapping[str, Usage]) -> float:
