@@ -108,8 +108,8 @@ soak: $(STAMP)  ## run the long tests for rare faults, then ten minutes of calls
 	$(BIN)/pytest -rs -m soak
 	$(BIN)/python -m bench.soak
 
-release: $(STAMP)  ## build wheel, sdist, bill of materials, notes, checksums and image of this commit into dist/
-	$(BIN)/python -m deploy.release
+release: $(STAMP)  ## build wheel, sdist, bill of materials, notes and checksums of this commit into dist/; more flags: RELEASE_FLAGS="--image"
+	$(BIN)/python -m deploy.release $(RELEASE_FLAGS)
 
 COMPILE = uv pip compile --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
 lock:  ## resolve pyproject.toml into the lock files again (needs uv)
