@@ -83,6 +83,8 @@ FINAL_SHIPPING_S = 2.0
 PROBE_CONNECTIONS = PoolLimits(idle_s=0.2)
 """A probe has a connection of its own, unless the last one is a moment old: a replica must accept connections."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
+NOT_FOR_WORKERS = frozenset((CERT_FILE, KEY_FILE, "TOLLGATE_CONTROL_CERT_FILE"))
+"""Workers inherit the pair that was checked here: one that is started while the files are broken must serve."""
 DRAINING = Finding(fault="draining")
 ASYNC_ANSWER_S = 0.3
 """Seconds that `/readyz` waits for an async worker. A probe of readiness must not wait for what is only degraded."""
@@ -108,8 +110,7 @@ class Supervisor:
     def __init__(self, settings: Settings, bind: Bind, worker_environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._bind = bind
-        # Workers have the pair that was checked here, whatever has become of the files when one is started.
-        self._environ = {name: value for name, value in worker_environ.items() if name not in (CERT_FILE, KEY_FILE)}
+        self._environ = {name: value for name, value in worker_environ.items() if name not in NOT_FOR_WORKERS}
         self._pair_file: MemoryFile | None = None
         self._slots: list[WorkerSlot] = []
         """Slots of proxy workers. The slots of async workers are numbered after them."""

@@ -30,7 +30,7 @@ def pair(tmp_path: Path) -> PairFiles:
 @pytest.fixture
 async def secured(pair: PairFiles, upstream: ScriptedUpstream) -> AsyncIterator[Stage]:
     """A product of its own that speaks TLS, and a client that trusts its certificate."""
-    product = Product(pair.directory / "data", settings=pair.settings)
+    product = Product(pair.directory / "data", settings={**pair.settings, "TOLLGATE_VENDOR_B_BASE_URL": upstream.url})
     connector = aiohttp.TCPConnector(ssl=pair.client_context(), limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         with started(product) as workspace:
@@ -52,7 +52,10 @@ async def test_stock_sdks_and_commands_work_over_https(secured: Stage, pair: Pai
     assert product.proxy.startswith("https://")
     assert product.control.startswith("https://")
     assert product.admin.startswith("http://")
-    key = await secured.key_without_limits()
+    secret = await secured.operator.call("POST", "/v1/secrets", {"name": "vendor", "value": "sk-of-the-vendor"})
+    target = {"provider": "VENDOR_B", "target_model": "m", "secret_id": secret["id"]}  # in both dialects
+    await secured.operator.call("POST", "/v1/gateway/endpoints", {"slug": secured.slug, "targets": [target]})
+    key = await secured.operator.key(await secured.operator.group(secured.name, [{"slug": secured.slug}]))
     tls = pair.client_context()
     http = openai.DefaultAsyncHttpxClient(verify=tls)
     message: Any = [{"role": "user", "content": "Hello"}]
@@ -63,11 +66,11 @@ async def test_stock_sdks_and_commands_work_over_https(secured: Stage, pair: Pai
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]) == (
             "This is upstream."
         )
-    messages = anthropic.DefaultAsyncHttpxClient(verify=tls)
-    async with anthropic.AsyncAnthropic(base_url=product.proxy, api_key=key, http_client=messages) as client_2:
-        answer = await client_2.messages.create(model=secured.slug, messages=message, max_tokens=64)
+    transport = anthropic.DefaultAsyncHttpxClient(verify=tls)
+    async with anthropic.AsyncAnthropic(base_url=product.proxy, api_key=key, http_client=transport) as caller:
+        answer = await caller.messages.create(model=secured.slug, messages=message, max_tokens=64)
         assert [block.text for block in answer.content if block.type == "text"] == ["This is upstream."]
-        async with client_2.messages.stream(model=secured.slug, messages=message, max_tokens=64) as events:
+        async with caller.messages.stream(model=secured.slug, messages=message, max_tokens=64) as events:
             assert await events.get_final_text() == "This is upstream."
     assert len(await secured.events_of(secured.name, 4)) == 4, "usage has reached control over TLS"
     listed = product.command("endpoints", "list", "--json")
