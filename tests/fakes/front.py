@@ -131,7 +131,8 @@ async def listening(
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     tls = None if pair is None else TlsListener(pair.read().context(), "error_code")
-    front = Front(HttpServer(handle, options, tls=tls), sock.getsockname()[1], pair and pair.client_context())
+    client = None if pair is None else pair.client_context()
+    front = Front(HttpServer(handle, options, tls=tls), sock.getsockname()[1], client)
     await front.server.start(sock)
     try:
         yield front
