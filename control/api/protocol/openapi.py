@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
 from control.api.description.examples import NO_EXAMPLE, Example, examples_by_id
+from control.api.description.messages import message_models, webhooks
 from control.api.description.names import Names, names_by_route, tags
 from control.api.description.portable import portable
 from control.api.endpoints import ENVIRONMENT_PATTERN
@@ -120,6 +121,7 @@ def describe(operations: Sequence[Operation]) -> Json:
         "security": [{"bearer": []}, {"apiKey": []}],
         "tags": [{"name": tag.name, "description": tag.text} for tag in tags()],
         "paths": paths,
+        "webhooks": webhooks(_REF),
         "components": {
             "schemas": _schemas(operations),
             "securitySchemes": {
@@ -248,7 +250,7 @@ def _query_parameter(name: str, field: Json, required: bool) -> Json:
 
 def _schemas(operations: Sequence[Operation]) -> Json:
     bodies = {model for operation in operations if (model := operation.body) is not None}
-    answered = {operation.answer for operation in operations} | {ErrorV1}
+    answered: set[type[BaseModel]] = {operation.answer for operation in operations} | {ErrorV1, *message_models()}
     models: list[Any] = [(model, "validation") for model in sorted(bodies, key=lambda m: m.__name__)]
     models += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
     _, document = models_json_schema(models, ref_template=_REF)

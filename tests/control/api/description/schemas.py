@@ -1,17 +1,62 @@
 """Validation against the schemas of an OpenAPI 3.1 document."""
 
+import json
+import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
-from jsonschema import Draft202012Validator, FormatChecker
+from jsonschema import Draft202012Validator, FormatChecker  # type: ignore[import-untyped]  # it has no annotations
 
 Json = dict[str, Any]
+_NAME = re.compile(r"#/components/schemas/(\w+)")
 
 
-def violations(document: Json, schema: Json, value: Any) -> list[str]:
-    """What of a value the schema forbids. Its references are into the document."""
-    validator = Draft202012Validator(schema | {"components": document["components"]}, format_checker=FormatChecker())
-    return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
+class Described:
+    """A document, and the validators of its schemas. Each is made once: a document has hundreds."""
+
+    def __init__(self, document: Json) -> None:
+        self.document = document
+        self._validators: dict[str, Any] = {}
+
+    @property
+    def operations(self) -> Iterable[Json]:
+        return [operation for methods in self.document["paths"].values() for operation in methods.values()]
+
+    def violations(self, schema: Json, value: Any) -> list[str]:
+        """What of a value the schema, a reference into the document, forbids or does not name."""
+        name = _NAME.fullmatch(schema["$ref"])
+        assert name is not None
+        validator = self._validators.get(name[1])
+        if validator is None:
+            validator = self._validators[name[1]] = self._validator(name[1])
+        return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(value)]
+
+    @cached_property
+    def _schemas(self) -> Json:
+        schemas: Json = closed(self.document["components"]["schemas"])
+        return schemas
+
+    def _validator(self, name: str) -> Any:
+        """A validator of one schema, with the schemas that it needs and no others."""
+        needed = [name]
+        for one in needed:
+            needed += sorted(set(_NAME.findall(json.dumps(self._schemas[one]))) - set(needed))
+        components = {"schemas": {one: self._schemas[one] for one in needed}}
+        schema = {"$ref": f"#/components/schemas/{name}", "components": components}
+        return Draft202012Validator(schema, format_checker=FormatChecker())
+
+
+def closed(value: Any) -> Any:
+    """The same schemas, whose objects have no member that is not described."""
+    if isinstance(value, list):
+        return [closed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    result = {name: closed(item) for name, item in value.items()}
+    if value.get("type") == "object" and "properties" in value:
+        result.setdefault("additionalProperties", False)
+    return result
 
 
 def shape(value: Any) -> Any:
@@ -19,7 +64,3 @@ def shape(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items()}
     return [shape(item) for item in value[:1]] if isinstance(value, list) else None
-
-
-def operations(document: Json) -> Iterable[Json]:
-    return [operation for methods in document["paths"].values() for operation in methods.values()]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.control.api.description.recorded import FILE, as_documented, record, settings
-from tests.control.api.description.schemas import operations, shape, violations
+from tests.control.api.description.schemas import Described, shape
 from tests.control.plane import running_plane
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ NEVER_SUCCEED = {
 @pytest.mark.timeout(120)
 async def test_examples_are_what_a_control_plane_takes_and_answers(tmp_path: Path) -> None:
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **settings(tmp_path)) as plane:
-        document = (await plane.get("/v1/openapi.json")).ok()
+        described = Described((await plane.get("/v1/openapi.json")).ok())
         answers = await record(plane)
     sent = as_documented(answers)
     stored = json.loads(FILE.read_text())
@@ -33,19 +33,19 @@ async def test_examples_are_what_a_control_plane_takes_and_answers(tmp_path: Pat
     for id, example in sent.items():
         assert example.get("request") == stored[id].get("request"), (id, AGAIN)
         assert shape(example) == shape(stored[id]), (id, AGAIN)
-    for operation in operations(document):
+    for operation in described.operations:
         id = operation["operationId"]
         success = operation["responses"]["200"]["content"]["application/json"]
         if id in NEVER_SUCCEED:
             assert "example" not in success, id
             continue
         assert success["example"] == stored[id]["answer"], id
-        assert violations(document, success["schema"], success["example"]) == [], id
-        assert violations(document, success["schema"], answers[id]["answer"]) == [], id
+        assert described.violations(success["schema"], success["example"]) == [], id
+        assert described.violations(success["schema"], answers[id]["answer"]) == [], id
         if "requestBody" in operation:
             body = operation["requestBody"]["content"]["application/json"]
             assert body["example"] == stored[id]["request"], id
-            assert violations(document, body["schema"], body["example"]) == [], id
+            assert described.violations(body["schema"], body["example"]) == [], id
 
 
 def test_examples_are_short_and_hold_no_secret_of_the_run() -> None:

@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-async def run(words: Sequence[str | Path], directory: Path) -> str:
+async def run(words: Sequence[str], directory: Path) -> str:
     process = await asyncio.create_subprocess_exec(
         *words, cwd=directory, env=os.environ | QUIET, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -41,14 +41,14 @@ async def spectral(document: Path) -> set[tuple[str, str]]:
     """The rule and the place of each finding of the ruleset `spectral:oas`, hints too."""
     rules = document.with_name("rules.yaml")
     rules.write_text('extends: ["spectral:oas"]\n')
-    words = [PROGRAMS / "spectral", "lint", document, "--ruleset", rules, "--format", "json", "--quiet"]
+    words = [str(PROGRAMS / "spectral"), "lint", str(document), "--ruleset", str(rules), "--format", "json", "--quiet"]
     findings: list[Json] = json.loads(await run(words, document.parent))
     return {(one["code"], "/".join(map(str, one["path"]))) for one in findings}
 
 
 async def redocly(document: Path) -> set[tuple[str, str]]:
     """The rule and the place of each finding of the rules `recommended`, warnings too."""
-    words = [PROGRAMS / "redocly", "lint", document, "--extends", "recommended", "--format", "json"]
+    words = [str(PROGRAMS / "redocly"), "lint", str(document), "--extends", "recommended", "--format", "json"]
     report: Json = json.loads(await run([*words, "--max-problems", "1000"], document.parent))
     return {(one["ruleId"], one["location"][0]["pointer"]) for one in report["problems"]}
 
