@@ -37,7 +37,7 @@ class BillingMessageV1(ResponseV1):
 
 
 class NoEventsV1(ResponseV1):
-    """What a test message has: nothing."""
+    """No events: a test has none."""
 
     events: list[WebhookEventV1] = Field(max_length=0)
 
@@ -99,7 +99,7 @@ class AlertV1(ResponseV1):
         UsageLimitOfAlertV1 | SpendLimitOfAlertV1 | BalanceOfAlertV1,
         Field(discriminator="kind"),
     ]
-    used: int | str = Field(description="A count, or an amount as decimal text.")
+    use: int | str = Field(alias="used", description="A count, or an amount as decimal text.")
     percent: int
     window: AlertWindowV1 | None = Field(description="Null of a balance.")
 
@@ -114,7 +114,7 @@ class AlertMessageV1(ResponseV1):
 
 
 class AsyncErrorV1(ResponseV1):
-    """Why a request failed."""
+    """The reason for which a request failed."""
 
     code: str
     message: str

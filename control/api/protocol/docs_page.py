@@ -71,8 +71,8 @@ def _body(message: Json) -> str:
     if content is None:
         return ""
     example = content.get("example")
-    shown = "" if example is None else f"<pre>{escape(json.dumps(example, indent=1, ensure_ascii=False))}</pre>"
-    return _link(content["schema"]) + shown
+    text = "" if example is None else f"<pre>{escape(json.dumps(example, indent=1, ensure_ascii=False))}</pre>"
+    return _link(content["schema"]) + text
 
 
 def _schema(name: str, schema: Json) -> str:

@@ -23,8 +23,8 @@ def check_delivery(name: str, body: Any, headers: Mapping[str, str] | None = Non
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
     assert _described().violations(schema, body) == [], (name, body)
     if headers is not None:
-        sent = {header.lower() for header in headers}
-        assert {one["name"] for one in operation["parameters"] if one["required"]} <= sent, name
+        names = {header.lower() for header in headers}
+        assert {one["name"] for one in operation["parameters"] if one["required"]} <= names, name
 
 
 def name_of(message: Json) -> str:

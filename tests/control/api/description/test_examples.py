@@ -27,10 +27,10 @@ async def test_examples_are_what_a_control_plane_takes_and_answers(tmp_path: Pat
     async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **settings(tmp_path)) as plane:
         described = Described((await plane.get("/v1/openapi.json")).ok())
         answers = await record(plane)
-    sent = as_documented(answers)
+    fresh = as_documented(answers)
     stored = json.loads(FILE.read_text())
-    assert sent.keys() == stored.keys(), AGAIN
-    for id, example in sent.items():
+    assert fresh.keys() == stored.keys(), AGAIN
+    for id, example in fresh.items():
         assert example.get("request") == stored[id].get("request"), (id, AGAIN)
         assert shape(example) == shape(stored[id]), (id, AGAIN)
     for operation in described.operations:
