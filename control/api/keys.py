@@ -144,6 +144,7 @@ OPERATIONS = (
         errors=(400, 409),
         tag="Keys",
         needs=Permission.KEYS,
+        creates=True,
     ),
     Operation(
         *("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN),

@@ -145,6 +145,7 @@ OPERATIONS = (
         errors=(400, 409),
         tag="Secrets",
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List secrets", SecretsResponseV1),
@@ -159,6 +160,7 @@ OPERATIONS = (
         errors=(400, 404, 409),
         tag="Secrets",
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List secrets of a team", SecretsResponseV1),

@@ -123,6 +123,7 @@ OPERATIONS = (
         errors=(400, 404, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),

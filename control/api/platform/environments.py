@@ -183,6 +183,7 @@ OPERATIONS = (
         errors=(400, 404, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("PUT", _ONE, _put, "Point an environment to a deployment", EnvironmentV1),

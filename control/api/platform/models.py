@@ -130,6 +130,7 @@ OPERATIONS = (
         errors=(400,),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List models", ModelsResponseV1),

@@ -46,5 +46,6 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER),
         tag=_TAG,
         needs=Permission.TRUST,
+        creates=True,
     ),
 )

@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
 from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.protocol.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING, MAX_VALUES
 from control.api.protocol.docs_page import docs_page
@@ -90,6 +91,14 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
 _ALWAYS = (401, 403, 429, 503)
+_IDEMPOTENCY_KEY: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key, path and body within 24 hours get the answer of the first request, "
+    f"with `{REPLAYED}: true`.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_CHARS, "pattern": "^[\\x20-\\x7e]+$"},
+}
 
 
 def describe(operations: Sequence[Operation]) -> Json:
@@ -166,7 +175,11 @@ def _operation(operation: Operation) -> Json:
         "operationId": _operation_id(operation),
         "summary": operation.summary,
         "tags": [operation.tag],
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "parameters": [
+            *_path_parameters(operation.path),
+            *_query_parameters(operation.query),
+            *([_IDEMPOTENCY_KEY] if operation.creates else ()),
+        ],
         "responses": _responses(operation),
     }
     if operation.body is not None:
@@ -183,6 +196,7 @@ def _operation_id(operation: Operation) -> str:
 def _responses(operation: Operation) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
+    statuses |= {400, 409} if operation.creates else set()
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
     success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
     return success | {str(status): _error(status) for status in sorted(statuses)}

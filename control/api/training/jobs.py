@@ -101,6 +101,7 @@ OPERATIONS = (
         errors=(404, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1),
@@ -135,5 +136,6 @@ OPERATIONS = (
         errors=(400, 404, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
 )

@@ -140,6 +140,7 @@ OPERATIONS = (
         errors=(400, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         "GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG, needs=Permission.READ
@@ -150,6 +151,7 @@ OPERATIONS = (
         errors=(400, 404, 409),
         tag=_TAG,
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List training projects of a team", TrainingProjectsResponseV1),

@@ -177,6 +177,7 @@ OPERATIONS = (
         errors=(404, 409),
         tag="Training",
         needs=Permission.TRUST,
+        creates=True,
     ),
     Operation(
         *("PATCH", f"{_PATH}/interactive_session", _patch_settings),
