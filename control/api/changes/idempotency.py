@@ -26,7 +26,7 @@ MAX_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a request asks for: a body that is valid, or none, and a query."""
+    """The body of a request, which is valid or empty, and its query."""
 
     text: bytes
     query: Sequence[tuple[str, str]]

@@ -124,7 +124,7 @@ class _AnsweredError(Exception):
 async def _first(store: Store, request: KeyedRequest, handle: Callable[[Store], Awaitable[Answer]]) -> Answer:
     async def begin(tx: WriteTx) -> None:
         key = request.key
-        if not await rows.claim(tx, key.id, request.digest, tx.now_ms + KEPT_MS, key.wait_ms):
+        if not await rows.claim(tx, key.id, tx.now_ms + KEPT_MS, key.wait_ms):
             raise _AnsweredError
 
     async with OneTransaction(store, begin) as transaction:
@@ -138,17 +138,16 @@ async def _first(store: Store, request: KeyedRequest, handle: Callable[[Store], 
 
 async def _find(store: Store, request: KeyedRequest) -> Answer | None:
     async with store.read() as conn:
-        record = await rows.find_answer(conn, request.key.id, now_ms())
-    if record is None:
+        sealed = await rows.find_answer(conn, request.key.id, now_ms())
+    if sealed is None:
         return None
-    if record.request_digest != request.digest:
-        raise IdempotencyConflictError
-    work = partial(_opened, request, record.answer)
-    return await beside(request.key.workspace_id, len(record.answer) // CHARS_PER_ITEM, work)
+    work = partial(_opened, request, sealed)
+    return await beside(request.key.workspace_id, len(sealed) // CHARS_PER_ITEM, work)
 
 
 def _sealed(request: KeyedRequest, answer: Answer) -> str:
-    head = orjson.dumps(dict(answer.headers))
+    # The digest is sealed, too: it would let others test guesses of a secret in the body.
+    head = orjson.dumps([request.digest, dict(answer.headers)])
     text = base64.b64encode(zlib.compress(head + b"\n" + answer.body)).decode()
     inner = seal((request.key.sealing_key,), request.key.id, text, new_nonce())
     return seal(request.secret_keys, request.key.id, inner, new_nonce())
@@ -161,4 +160,7 @@ def _opened(request: KeyedRequest, sealed: str) -> Answer:
     except SealedWithUnknownKeyError:
         raise SecretUnreadableError from None
     head, _, body = zlib.decompress(base64.b64decode(text)).partition(b"\n")
-    return Answer(orjson.loads(head), body)
+    digest, headers = orjson.loads(head)
+    if digest != request.digest:
+        raise IdempotencyConflictError
+    return Answer(headers, body)

@@ -4,6 +4,7 @@ See docs/reference/management-api.md#idempotency.
 """
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -380,8 +381,8 @@ async def test_expired_answers_are_deleted(plane: ControlPlane) -> None:
 async def is_claimed(plane: ControlPlane) -> bool:
     """Return whether a transaction waits for a lock on the workspace's row, behind its claim."""
     async with plane.store.read() as conn:
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-        return bool((await conn.exec_driver_sql(waiting)).scalar())
+        count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return bool((await conn.exec_driver_sql(count)).scalar())
 
 
 # --- what the database holds --------------------------------------------------------------------------------------
@@ -396,6 +397,7 @@ async def test_the_database_has_neither_the_plaintext_nor_the_header(plane: Cont
     first = (await post(plane, KEYS, NEW_KEY, key="order-4711")).ok()
     (row,) = await stored_rows(plane)
     inner = unseal(SECRET_KEYS, row.id, row.answer)  # whoever has TOLLGATE_SECRET_KEY, too
+    assert row.id != hashlib.sha256(b"order-4711").hexdigest()
     for text in (repr(row), inner):
         assert first["api_key"] not in text
         assert first["prefix"] not in text

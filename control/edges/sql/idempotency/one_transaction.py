@@ -3,8 +3,8 @@
 It begins with the first write, not before: what a handler does until then (resolving names) must hold no lock.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from types import TracebackType
 
 from sqlalchemy.exc import DBAPIError
@@ -40,7 +40,7 @@ class OneTransaction(Store):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._tx is not None:
-            with self._writability.noting(), database_errors():
+            with self._writability.noting(), database_errors(), _conflicts():
                 await self._rest.__aexit__(kind, error, trace)
 
     @asynccontextmanager
@@ -55,12 +55,8 @@ class OneTransaction(Store):
     @asynccontextmanager
     async def _write(self) -> AsyncIterator[WriteTx]:
         if self._tx is not None:
-            try:
+            with _conflicts():
                 yield self._tx
-            except DBAPIError as error:
-                if is_retryable(error):  # with what came before it, which whoever retries would leave out
-                    raise DatabaseUnavailableError("a transaction of several writes was in conflict") from error
-                raise
             return
         async with AsyncExitStack() as stack:
             tx = await stack.enter_async_context(super()._write())
@@ -68,3 +64,14 @@ class OneTransaction(Store):
             yield tx
             self._tx = tx
             self._rest = stack.pop_all()
+
+
+@contextmanager
+def _conflicts() -> Iterator[None]:
+    """Raise `DatabaseUnavailableError` for a conflict after the first write: a retry would leave that out."""
+    try:
+        yield
+    except DBAPIError as error:
+        if is_retryable(error):
+            raise DatabaseUnavailableError("another transaction was in conflict with it") from error
+        raise

@@ -1,7 +1,6 @@
 """Queries on `idempotent_answers`. A row is claimed first in the transaction that creates, and filled last in it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import delete, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -18,21 +17,14 @@ _RESET_TIMEOUT = text("SET LOCAL lock_timeout TO DEFAULT")
 _PAGE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerRecord:
-    """An answer, sealed, and the digest of the request that it answers."""
-
-    request_digest: str
-    answer: str
-
-
-async def find_answer(conn: Connection, id: str, now_ms: int) -> AnswerRecord | None:
-    query = select(_answers.request_digest, _answers.answer).where(_answers.id == id, _answers.expires_at_ms > now_ms)
-    row = (await conn.execute(query)).one_or_none()
-    return None if row is None else AnswerRecord(*row)
+async def find_answer(conn: Connection, id: str, now_ms: int) -> str | None:
+    """The answer, sealed."""
+    query = select(_answers.answer).where(_answers.id == id, _answers.expires_at_ms > now_ms)
+    answer: str | None = (await conn.execute(query)).scalar()
+    return answer
 
 
-async def claim(tx: WriteTx, id: str, request_digest: str, expires_at_ms: int, wait_ms: int) -> bool:
+async def claim(tx: WriteTx, id: str, expires_at_ms: int, wait_ms: int) -> bool:
     """Claim the id for this transaction; False if another has committed an answer that has not expired.
 
     Waits at most `wait_ms` for a transaction that holds it, then raises `RequestRunningError`. Call it first: whoever
@@ -40,7 +32,7 @@ async def claim(tx: WriteTx, id: str, request_digest: str, expires_at_ms: int, w
     """
     is_postgres = tx.conn.dialect.name == "postgresql"
     new = (postgresql if is_postgres else sqlite).insert(idempotent_answers)
-    row = {"request_digest": request_digest, "answer": "", "expires_at_ms": expires_at_ms}
+    row = {"answer": "", "expires_at_ms": expires_at_ms}
     statement = new.values(id=id, **row).on_conflict_do_update(
         index_elements=["id"],
         set_={name: new.excluded[name] for name in row},

@@ -8,7 +8,6 @@ idempotent_answers = Table(
     "idempotent_answers",
     metadata,
     Column("id", Id, primary_key=True),  # a digest of the key and its scope
-    Column("request_digest", Id, nullable=False),  # of body and query
     Column("answer", Text, nullable=False),  # sealed; empty only within the transaction that writes it
     Column("expires_at_ms", BigInteger, nullable=False),
     Index("ix_idempotent_answers_expires_at_ms", "expires_at_ms"),

@@ -13,7 +13,6 @@ def upgrade() -> None:
     op.create_table(
         "idempotent_answers",
         sa.Column("id", Id, nullable=False),
-        sa.Column("request_digest", Id, nullable=False),
         sa.Column("answer", sa.Text, nullable=False),
         sa.Column("expires_at_ms", sa.BigInteger, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_idempotent_answers"),
