@@ -51,10 +51,13 @@ class Operator:
 
     async def names(self, process: Process, key: str | None = None) -> list[str]:
         headers = {"Authorization": f"Bearer {key or self._key}"}
-        async with self._session.get(f"{process.url}{KEYS}?limit=1000", headers=headers) as answer:
-            content: dict[str, Any] = await answer.json()
-            assert answer.status == 200, content
-            return [item["name"] for item in content["items"]]
+        while True:
+            async with self._session.get(f"{process.url}{KEYS}?limit=1000", headers=headers) as answer:
+                content: dict[str, Any] = await answer.json()
+                if answer.status == 200:
+                    return [item["name"] for item in content["items"]]
+                assert answer.status == 429, content
+                await asyncio.sleep(content["retry_after"])
 
 
 @asynccontextmanager
