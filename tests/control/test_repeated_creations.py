@@ -101,10 +101,10 @@ async def test_killed_before_the_commit_the_repeat_creates(database_url: str) ->
     async with ready_processes(process) as session:
         operator = Operator(session, await key_of_new_workspace(database_url))
         async with commits_held_back(database_url):
-            lost = asyncio.create_task(operator.lose(process, "order-1"))
+            attempt = asyncio.create_task(operator.lose(process, "order-1"))
             await eventually(lambda: is_waiting(database_url), "the creation waits for the revision")
             process.end(signal.SIGKILL)
-            await lost
+            await attempt
         assert await answers_in(database_url) == 0
         process.start()
         await wait_for_readiness(session, process, 200)
@@ -118,10 +118,10 @@ async def test_killed_after_the_commit_the_repeat_gets_the_plaintext(database_ur
     process = Process(database_url)
     async with ready_processes(process) as session:
         operator = Operator(session, await key_of_new_workspace(database_url))
-        lost = asyncio.create_task(operator.lose(process, "order-1"))
+        attempt = asyncio.create_task(operator.lose(process, "order-1"))
         await eventually(lambda: answers_in(database_url), "the answer is committed")
         process.end(signal.SIGKILL)
-        await lost
+        await attempt
         process.start()
         await wait_for_readiness(session, process, 200)
         key, is_replayed = await operator.send(process, "order-1")
@@ -136,11 +136,11 @@ async def test_killed_at_any_moment_each_is_created_once(database_url: str) -> N
         operator = Operator(session, await key_of_new_workspace(database_url))
         for kill in range(3):
             orders = [f"order-{kill}-{number}" for number in range(12)]
-            lost = [asyncio.create_task(operator.lose(process, order)) for order in orders]
-            await asyncio.wait(lost, return_when=asyncio.FIRST_COMPLETED)
+            attempts = [asyncio.create_task(operator.lose(process, order)) for order in orders]
+            await asyncio.wait(attempts, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(chance.uniform(0, 0.03))
             process.end(signal.SIGKILL)
-            await asyncio.gather(*lost)
+            await asyncio.gather(*attempts)
             process.start()
             await wait_for_readiness(session, process, 200)
             repeats = await asyncio.gather(*(operator.send(process, order) for order in orders * 2))

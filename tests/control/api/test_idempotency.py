@@ -65,7 +65,7 @@ CREATE = {
 }
 CREATE_NOTHING = {
     "/v1/secrets/compare",
-    "/graphql/",
+    "/graphql",
     "/v1/training_jobs/search",
     f"{_D}/{{deployment_id}}/logs",
     f"{_D}/{{deployment_id}}/logs/append",  # lines of a log, which are written beside all transactions
