@@ -107,7 +107,8 @@ async def postgres_url(postgres_copies: PostgresCopies) -> AsyncIterator[str]:
 
 
 def is_replay(answer: Answer) -> bool:
-    return answer.headers.get("Idempotency-Replayed") == "true"
+    mark: str | None = answer.headers.get("Idempotency-Replayed")
+    return mark == "true"
 
 
 async def names(plane: ControlPlane) -> list[str]:
