@@ -26,7 +26,7 @@ MAX_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The body of a request, which is valid or empty, and its query."""
+    """The body of a request, which is valid or empty, and its query, if the operation reads one."""
 
     text: bytes
     query: Sequence[tuple[str, str]]

@@ -116,7 +116,7 @@ def _entry(operation: Operation) -> Handler:
                 return encoded(await operation.handler(api_request))
 
             parts = replace(dependencies, store=acting)
-            content = Content(text, list(request.query.items()))
+            content = Content(text, list(request.query.items()) if operation.query is not None else ())
             return _rendered(await answered_once(key, content, parts, answer))
 
     return handle

@@ -260,6 +260,12 @@ async def test_the_same_values_in_another_spelling_are_the_same_body(plane: Cont
     assert (answer.ok(), is_replay(answer)) == (first.ok(), True)
 
 
+async def test_a_query_that_nothing_reads_is_no_difference(sqlite_plane: ControlPlane) -> None:
+    first = (await post(sqlite_plane, f"{KEYS}?_=1", NEW_KEY)).ok()
+    for query in ("", "?_=2", "?%ff=%ed%a0%80"):
+        assert (await post(sqlite_plane, KEYS + query, NEW_KEY)).ok() == first
+
+
 async def test_a_key_counts_per_credential_and_path(plane: ControlPlane) -> None:
     (await post(plane, KEYS, NEW_KEY)).ok()
     second = await create_workspace_key(plane.store, "workspace acme")
