@@ -9,10 +9,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from deploy.release import distributions as packages
-from deploy.release.bill_of_materials import bill, text_of
+from deploy.release.bill_of_materials import bill, locked, text_of
 from deploy.release.release_notes import notes
 
 LOCK = "requirements.lock"
+LOCKS = (LOCK, "deploy/release/requirements.lock")
+"""The lock files of what is installed and of what builds: the provenance has their digests."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ def _lock(build: Build) -> None:
 
 
 def _bill(build: Build) -> None:
-    build.write("cdx.json", text_of(bill(distributions(), build.read(LOCK), build.epoch)))
+    document = bill(build.version, locked(build.read(LOCK)), distributions(), build.epoch)
+    build.write("cdx.json", text_of(document))
 
 
 def _notes(build: Build) -> None:
