@@ -20,6 +20,7 @@ from deploy.release.artefacts import ARTEFACTS, LOCKS, Build
 from deploy.release.checkout import CheckoutError, clean_commit, files_of
 from deploy.release.distributions import BuildError
 from deploy.release.provenance import Origin, digests, statement, statement_bytes
+from deploy.release.release_notes import UNRELEASED, sections
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKSUMS = "SHA256SUMS"
@@ -73,6 +74,8 @@ def release(tree: Path, options: argparse.Namespace) -> None:
     with files_of(tree, commit) as files, tempfile.TemporaryDirectory(prefix="tollgate-release-") as staging:
         version = tomllib.loads((files / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
         build = Build(files, Path(staging), version, commit, epoch)
+        if key and UNRELEASED in sections(build.read("CHANGELOG.md")):
+            raise ReleaseError(f'CHANGELOG.md has a section "{UNRELEASED}": name it after the version, then sign')
         for builder in ARTEFACTS.values():
             builder(build)
         base_images = image.build(build) if options.image else {}
@@ -84,7 +87,7 @@ def release(tree: Path, options: argparse.Namespace) -> None:
             shutil.copyfile(path, to / path.name)
     print((to / CHECKSUMS).read_text(), end="")
     print(
-        f"release: signed with the key {signing.key_id(key)}" if key else "release: NOT SIGNED; name a key: --sign-key"
+        f"release: signed with the key {signing.key_id(key)}" if key else "release: not signed; --sign-key names a key"
     )
 
 
@@ -96,9 +99,9 @@ def _seal(build: Build, origin: Origin, key: Ed25519PrivateKey | None) -> None:
     (build.to / CHECKSUMS).write_bytes(checksums)
     if key:
         (build.to / f"{CHECKSUMS}.sig").write_bytes(key.sign(checksums))
-        build.write("intoto.jsonl", signing.envelope(payload, key))
+        build.write(".intoto.jsonl", signing.envelope(payload, key))
     else:
-        build.write("provenance.json", payload.decode())
+        build.write(".provenance.json", payload.decode())
 
 
 def _key(path: Path) -> Ed25519PrivateKey:

@@ -30,8 +30,8 @@ class Build:
     """The commit's time, in seconds since 1970: the only time that a file may contain."""
 
     def write(self, ending: str, text: str) -> None:
-        """Write `tollgate-VERSION.ENDING`."""
-        path = self.to / f"tollgate-{self.version}.{ending}"
+        """Write `tollgate-VERSION` with `ending` behind it."""
+        path = self.to / f"tollgate-{self.version}{ending}"
         path.write_text(text, encoding="utf-8", newline="\n")
 
     def read(self, name: str) -> str:
@@ -43,16 +43,16 @@ def _packages(build: Build) -> None:
 
 
 def _lock(build: Build) -> None:
-    build.write(LOCK, build.read(LOCK))
+    build.write(f".{LOCK}", build.read(LOCK))
 
 
 def _bill(build: Build) -> None:
     document = bill(build.version, locked(build.read(LOCK)), distributions(), build.epoch)
-    build.write("cdx.json", text_of(document))
+    build.write(".cdx.json", text_of(document))
 
 
 def _notes(build: Build) -> None:
-    build.write("notes.md", notes(build.read("CHANGELOG.md"), build.version, build.commit))
+    build.write(".notes.md", notes(build.read("CHANGELOG.md"), build.version, build.commit))
 
 
 ARTEFACTS: dict[str, Callable[[Build], None]] = {
@@ -61,4 +61,4 @@ ARTEFACTS: dict[str, Callable[[Build], None]] = {
     "bill of materials": _bill,
     "notes": _notes,
 }
-"""What is built, and the function that builds it."""
+"""The functions that build, by the name of what each builds."""

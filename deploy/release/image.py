@@ -30,7 +30,7 @@ def build(release: Build) -> dict[str, str]:
     tag = f"tollgate:{release.version}"
     _docker("build", "--tag", tag, *words, str(release.tree))
     id = _docker("image", "inspect", "--format", "{{.Id}}", tag).strip()
-    release.write("images.json", json.dumps({"image": {"tag": tag, "id": id}, "base_images": bases}, indent=2) + "\n")
+    release.write(".images.json", json.dumps({"image": {"tag": tag, "id": id}, "base_images": bases}, indent=2) + "\n")
     return bases
 
 

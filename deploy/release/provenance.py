@@ -22,13 +22,13 @@ UNNAMED_BUILDER = "urn:tollgate:unnamed-builder"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a release was built from, and by whom."""
+    """The sources and the builder of a release."""
 
     commit: str
     locks: Mapping[str, bytes]
     """The lock files by their path in the commit."""
     repository: str | None = None
-    """Where others find the commit."""
+    """The address at which others find the commit."""
     builder: str | None = None
     """The URI of whoever built and signs the release."""
     base_images: Mapping[str, str] = field(default_factory=dict)
@@ -66,8 +66,8 @@ def statement_bytes(document: dict[str, Any]) -> bytes:
 
 
 def _parameters(origin: Origin) -> dict[str, str]:
-    named = {"repository": origin.repository} if origin.repository else {}
-    return named | {"ref": origin.commit} | ({"image": "true"} if origin.base_images else {})
+    repository = {"repository": origin.repository} if origin.repository else {}
+    return repository | {"ref": origin.commit} | ({"image": "true"} if origin.base_images else {})
 
 
 def _source(origin: Origin) -> dict[str, Any]:
