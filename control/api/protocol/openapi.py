@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
 from control.api.description.examples import NO_EXAMPLE, Example, examples_by_id
 from control.api.description.messages import message_models, webhooks
 from control.api.description.names import Names, names_by_route, tags
@@ -54,7 +55,7 @@ class ErrorDetailV1(ResponseV1):
 
 
 class ErrorV1(ResponseV1):
-    """An error response. `details` is present on errors about fields, `retry_after` (seconds) on 429."""
+    """An error response. `details` is present on errors about fields, `retry_after` (seconds) if a repeat will do."""
 
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")
@@ -94,6 +95,14 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
 _ALWAYS = (401, 403, 429, 503)
+_IDEMPOTENCY_KEY: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key, path and body within 24 hours get the answer of the first request, "
+    f"with `{REPLAYED}: true`.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_CHARS, "pattern": "^[\\x20-\\x7e]+$"},
+}
 
 
 def describe(operations: Sequence[Operation]) -> Json:
@@ -174,7 +183,7 @@ def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
 
 
 def _operation(operation: Operation, names: Names, example: Example) -> Json:
-    parameters = [*_path_parameters(operation.path), *_query_parameters(operation.query)]
+    parameters = [*_path_parameters(operation.path), *_query_parameters(operation.query), *_headers(operation)]
     members: Json = {
         "operationId": names.id,
         "summary": operation.summary,
@@ -204,6 +213,7 @@ def _with_example(parameter: Json, example: Example) -> Json:
 def _responses(operation: Operation, example: Example) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
+    statuses |= {400, 409} if operation.creates else set()
     success: Json = {"200": {"description": "Success.", "content": _json(operation.answer, example.answer)}}
     return success | {str(status): _error(status) for status in sorted(statuses)}
 
@@ -218,6 +228,11 @@ def _error(status: int) -> Json:
         example["retry_after"] = 1
         answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "required": True}}
     return answer | {"content": _json(ErrorV1, example)}
+
+
+def _headers(operation: Operation) -> list[Json]:
+    """The header fields that a request may have; those of credentials are security schemes."""
+    return [_IDEMPOTENCY_KEY] if operation.creates else []
 
 
 def _path_parameters(path: str) -> list[Json]:

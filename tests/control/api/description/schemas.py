@@ -24,7 +24,7 @@ class Described:
         return [operation for methods in self.document["paths"].values() for operation in methods.values()]
 
     def violations(self, schema: Json, value: Any) -> list[str]:
-        """The faults of a value by the schema, a reference into the document; members that it does not name are some."""
+        """The faults of a value by the schema that is referred to. Members that it does not name are some."""
         name = _NAME.fullmatch(schema["$ref"])
         assert name is not None
         validator = self._validators.get(name[1])
