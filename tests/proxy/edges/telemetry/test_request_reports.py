@@ -93,6 +93,7 @@ def call(status: int = 200, *, after_ms: int = 0, workspace: str = "ws", **more:
         "ours_s": 0.001,
         "upstream_s": 0.2,
         "first_byte_s": 0.125,
+        "route": route_of(None),
     }
     return RequestReport(**(members | more))
 
