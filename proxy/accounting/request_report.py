@@ -43,7 +43,7 @@ class CallLabels:
 
 
 class CalledRoute(Protocol):
-    """What a report tells of the route of a call to a slug."""
+    """The part of a slug's route that metrics read."""
 
     @property
     def endpoint(self) -> EndpointRow: ...

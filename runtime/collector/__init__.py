@@ -1,4 +1,4 @@
-"""What traces and metrics share on their way to the OpenTelemetry collector: its variables, the resource, the session.
+"""The parts that traces and metrics share on their way to a collector: its variables, the resource, the HTTP session.
 
 See docs/reference/traces.md#settings.
 """

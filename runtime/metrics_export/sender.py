@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics.export import Metric, MetricExportResult, Metrics
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from runtime.collector.session import CollectorSession
+from runtime.collector.http_session import CollectorSession
 
 
 class Sender:

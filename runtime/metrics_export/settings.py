@@ -14,7 +14,7 @@ _MIN_INTERVAL_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class MetricExportSettings:
-    """How metrics are sent to the collector. The default is the SDK's."""
+    """The settings of exports. The default is the SDK's."""
 
     interval_s: float = 60.0
     """`OTEL_METRIC_EXPORT_INTERVAL`: the time between two exports."""

@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Tracer
 
+from runtime.collector.http_session import CollectorSession
 from runtime.collector.resource import resource_of
-from runtime.collector.session import CollectorSession
 from runtime.daemon_threads import in_daemon_thread
 from runtime.log_lines import OutageLog
 from runtime.tracing.settings import TraceSettings

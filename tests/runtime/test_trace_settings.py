@@ -59,7 +59,7 @@ _LOADED = """
 import sys
 import control.app, proxy.async_worker.app, proxy.supervisor.app, proxy.worker.app
 loaded = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "requests", "google", "runtime.tracing.provider")
-loaded += ("runtime.metrics_export.export", "runtime.metrics_export.sender", "runtime.collector.session")
+loaded += ("runtime.metrics_export.export", "runtime.metrics_export.sender", "runtime.collector.http_session")
 print([name for name in loaded if name in sys.modules])
 """
 

@@ -17,6 +17,7 @@ from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor import request_reports
 from proxy.edges.telemetry.supervisor.request_reports import RequestReports
+from tests.proxy.edges.telemetry.test_metrics import route_of
 
 SECOND = 1_700_000_000
 MOST = 10

@@ -1,4 +1,4 @@
-"""The HTTP session of an exporter. Bounds what it reads of an answer, and knows why the last request was in vain.
+"""The HTTP session of an exporter. Bounds what it reads of an answer, and knows the fault of the last request.
 
 The library takes redirects and pages of HTML for success, reads whatever comes, and writes URLs into its log.
 """
@@ -30,7 +30,7 @@ class CollectorSession(requests.Session):
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._rejected = rejected
         self.cause = ""
-        """Why the last request was in vain, without URL or content, the same for the same fault; "" if it was not."""
+        """The fault of the last request, without URL or content, in the same words each time; "" if it had none."""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
         try:
