@@ -1,4 +1,4 @@
-"""Latency and CPU of calls while metrics go to a collector: `python -m bench.studies.otlp_metrics [--rounds N]`.
+"""Latency and CPU of calls while metrics go to a collector: `python -m bench.studies.otlp_metrics [--rounds N] [--rate R]`.
 
 Gateways without OTLP, with a good collector, one that is away, one that never answers, and one that is full, in turn.
 They export every second, sixty times as often as by default. Each is compared with the first, round by round.
@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from bench.figures import GOVERNED
-from bench.latency import measure_latency
+from bench.latency import RATE_PER_S, measure_latency
 from bench.load import Call
 from bench.programs.gateway import start_gateway
 from bench.programs.peers import CHAT, chat_body
@@ -76,11 +76,11 @@ def start_gateways(stack: ExitStack, rig: Rig, scratch: Path) -> list[Subject]:
     return subjects
 
 
-def measure(subject: Subject, rig: Rig, scratch: Path) -> Mapping[str, float]:
+def measure(subject: Subject, rig: Rig, scratch: Path, rate_per_s: int) -> Mapping[str, float]:
     """Latencies at a steady rate, and the CPU of worker and supervisor meanwhile."""
     pids = subject.proxy_pids()
     before_s = cpu_s(pids)
-    latencies = measure_latency(subject.call, subject.parts, rig, scratch)
+    latencies = measure_latency(subject.call, subject.parts, rig, scratch, rate_per_s)
     return {**latencies, "cpu_s": cpu_s(pids) - before_s}
 
 
@@ -99,6 +99,7 @@ def show(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rate", type=int, default=RATE_PER_S, help="calls a second")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         scratch = Path(folder)
@@ -107,7 +108,7 @@ def main() -> None:
         rounds = []
         for turn in range(options.rounds):
             turned = subjects[turn % len(subjects) :] + subjects[: turn % len(subjects)]
-            measured = {subject.name: measure(subject, rig, scratch) for subject in turned}
+            measured = {subject.name: measure(subject, rig, scratch, options.rate) for subject in turned}
             rounds.append({subject.name: measured[subject.name] for subject in subjects})
             print(f"round {turn + 1} of {options.rounds}", flush=True)
         show(rounds)

@@ -37,7 +37,7 @@ class GenAiCounts:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str, str, str, str | None, str], _Counts] = {}
-        """The counts by workspace, slug, path, the target's provider and model, and type of error ("" if it had none)."""
+        """The counts by workspace, slug, path, the target's provider and model, and type of error, "" without one."""
 
     def add(self, calls: Sequence[RequestReport]) -> None:
         """Count calls that have ended."""
