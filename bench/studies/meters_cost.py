@@ -116,7 +116,7 @@ def batches_of(totals: MetricTotals) -> Iterator[list[Metric]]:
 def encoded(batch: list[Metric]) -> bytes:
     scope = ScopeMetrics(InstrumentationScope("tollgate"), batch, "")
     data = MetricsData([ResourceMetrics(Resource({}), [scope], "")])
-    return encode_metrics(data).SerializeToString()
+    return bytes(encode_metrics(data).SerializeToString())
 
 
 def multiprocess_mode() -> None:

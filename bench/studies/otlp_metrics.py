@@ -1,4 +1,4 @@
-"""Latency and CPU of calls while metrics go to a collector: `python -m bench.studies.otlp_metrics [--rounds N] [--rate R]`.
+"""Latency and CPU of calls while metrics go to a collector: `python -m bench.studies.otlp_metrics`.
 
 Gateways without OTLP, with a good collector, one that is away, one that never answers, and one that is full, in turn.
 They export every second, sixty times as often as by default. Each is compared with the first, round by round.
