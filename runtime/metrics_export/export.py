@@ -79,7 +79,7 @@ class MetricExport:
         await in_daemon_thread(self._export)
 
     async def close(self) -> None:
-        """Send the last figures."""
+        """Send the last figures. Raises nothing: what else ends with the process must go on."""
         try:
             async with asyncio.timeout(LAST_EXPORT_S):
                 await in_daemon_thread(self._export)
@@ -89,6 +89,8 @@ class MetricExport:
                 " lost. Check OTEL_EXPORTER_OTLP_ENDPOINT and the collector.",
                 LAST_EXPORT_S,
             )
+        except Exception:
+            log.exception("The last metrics could not be exported; they are lost. Please report this bug.")
 
     def _export(self) -> None:
         with self._exporting:

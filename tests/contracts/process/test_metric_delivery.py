@@ -11,6 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector as Source
 
 from runtime.collector.http_session import MAX_ANSWER_BYTES
 from runtime.collector.resource import resource_at
@@ -210,6 +212,22 @@ async def test_a_collector_that_never_answers_has_one_thread_and_delays_the_end_
     [line] = caplog.messages
     assert "did not take the last metrics" in line
     assert len(collecting.requests) == 1, "the last export waits for the one that hangs, in its thread"
+
+
+class Broken(Source):
+    """A source with a bug."""
+
+    def collect(self) -> Iterator[Metric]:
+        raise RuntimeError("a bug")
+
+
+async def test_a_bug_in_a_source_is_logged_and_stops_nothing_that_ends(
+    collecting: Collector, caplog: pytest.LogCaptureFixture
+) -> None:
+    await MetricExport(OFTEN, resource_at("tollgate-test", 1234), (Broken(),)).close()
+    [line] = caplog.messages
+    assert "could not be exported" in line
+    assert not collecting.requests
 
 
 async def test_the_last_figures_are_sent_at_the_end(collecting: Collector) -> None:
