@@ -50,7 +50,7 @@ class InferenceDocument:
         assert not problems, (problems, answer)
 
     def problems(self, answer: Answer) -> Iterator[str]:
-        """What the answer has that the document does not, and the other way around.
+        """Yield the differences between the answer and the document.
 
         A server that leaves members out, or sends no strict JSON, has its answer passed on as it is.
         """

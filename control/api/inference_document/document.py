@@ -113,7 +113,7 @@ def _tag(name: str, description: str, url: str) -> Json:
 
 
 def inference_routes(inference_url: str | None) -> list[web.RouteDef]:
-    """Where the document is served, without credentials. It is written at the first request."""
+    """The route of the document, which needs no credentials. It is written at the first request."""
     texts: list[bytes] = []
 
     async def answer(_request: web.Request) -> web.Response:

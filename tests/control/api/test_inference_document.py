@@ -52,11 +52,11 @@ def operations(document: Json) -> list[tuple[str, str, Json]]:
 def test_every_refusal_of_the_proxy_is_documented_with_its_message(document: Json) -> None:
     rows = {(row.status, row.code, row.message) for row in (*refusals.TABLE.values(), refusals.BUG)}
     cases = {(case.status, case.code, None if case.is_example else case.message) for case in documented.CASES}
-    [gone] = [row for row in rows if row[0] == 499]
-    assert gone[1] == LOGGED_ONLY
+    [of_leavers] = [row for row in rows if row[0] == 499]
+    assert of_leavers[1] == LOGGED_ONLY
     assert f"499 `{LOGGED_ONLY}`" in document["info"]["description"]
     own_messages = {(404, "MODEL_NOT_FOUND", None)}  # of slugs; that of models is documented
-    assert rows - {gone} - own_messages == cases
+    assert rows - {of_leavers} - own_messages == cases
 
 
 @pytest.mark.parametrize("row", [*refusals.TABLE.values(), refusals.BUG], ids=lambda row: row.cause)
@@ -120,15 +120,15 @@ def test_paths_for_slugs_are_those_that_the_proxy_serves() -> None:
 
 
 def test_every_path_of_platform_models_is_parsed_as_what_the_document_says() -> None:
-    seen: dict[Action, set[str]] = {}
+    methods: dict[Action, set[str]] = {}
     for call in CALLS:
         if call.kind in (CallKind.SLUG, CallKind.LISTING):
             continue
         parsed = model_path(re.sub(r"{(\w+)}", "x", call.path), None)
         assert (parsed.action in ASYNC_ACTIONS) == (call.kind in (CallKind.SUBMISSION, CallKind.LOOK_UP))
-        seen.setdefault(parsed.action, set()).add(call.method)
-    assert seen.pop(Action.SYNC) == set(SYNC_METHODS) == set(METHODS[Action.SYNC])
-    assert seen == {action: set(METHODS[action]) - {"HEAD"} for action in Action if action is not Action.SYNC}
+        methods.setdefault(parsed.action, set()).add(call.method)
+    assert methods.pop(Action.SYNC) == set(SYNC_METHODS) == set(METHODS[Action.SYNC])
+    assert methods == {action: set(METHODS[action]) - {"HEAD"} for action in Action if action is not Action.SYNC}
     assert len({place.path for place in PLACES}) == 4
 
 
@@ -167,8 +167,8 @@ def test_operations_have_short_ids_descriptions_and_a_declared_tag(document: Jso
     ids = [operation["operationId"] for _, _, operation in operations(document)]
     assert len(ids) == len(set(ids)) == len(CALLS)
     assert max(map(len, ids)) <= 40
-    used = {tag for _, _, operation in operations(document) for tag in operation["tags"]}
-    assert used == set(names)
+    tags = {tag for _, _, operation in operations(document) for tag in operation["tags"]}
+    assert tags == set(names)
     assert all(operation["description"] and operation["summary"] for _, _, operation in operations(document))
 
 
@@ -219,7 +219,7 @@ def test_check_reports_what_is_wrong() -> None:
     fields = [("x-request-id", "r"), ("x-content-type-options", "nosniff"), ("content-type", "application/json")]
     chunk = b'data: {"object": 1}\n\n'
     labelled = [*fields[:2], ("content-type", "text/event-stream")]
-    for status, sent, body in (
+    for status, answered_fields, body in (
         (299, fields, b"{}"),
         (200, fields, b'{"choices": 1}'),
         (200, fields, b"{"),
@@ -230,4 +230,8 @@ def test_check_reports_what_is_wrong() -> None:
         (404, fields, b'{"detail": "x"}'),
         (401, fields, b'{"error": 5}'),
     ):
-        assert list(checks.problems(Answer("POST", path, status, sent, body))), (status, sent, body)
+        assert list(checks.problems(Answer("POST", path, status, answered_fields, body))), (
+            status,
+            answered_fields,
+            body,
+        )
