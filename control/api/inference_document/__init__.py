@@ -1,1 +1,1 @@
-"""What callers reach on the proxy, as an OpenAPI document. `document.py` puts it together; it imports no proxy."""
+"""The OpenAPI document of the calls that the proxy serves. `document.py` puts it together; it imports no proxy."""

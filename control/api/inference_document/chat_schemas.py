@@ -21,12 +21,11 @@ from control.api.inference_document.json_schema import (
 SLUG = text("The slug that the caller sent.", examples=["acme/chat"])
 CALLED_SLUG = text("The slug to call.", examples=["acme/chat"])
 STREAM: Json = {"type": ["boolean", "null"], "description": "True to be answered with server-sent events."}
-METADATA: Json = {
-    "type": ["object", "null"],
-    "description": "`requestMetadata` of the billing event, at most 65 536 bytes, unless the header"
-    " `x-request-metadata` is sent.",
-    "additionalProperties": True,
-}
+METADATA = or_null(
+    free_object(
+        "`requestMetadata` of the billing event, at most 65 536 bytes, unless the header `x-request-metadata` is sent."
+    )
+)
 CAP = or_null(integer("A cap on output tokens."))
 STREAM_OPTIONS = or_null(
     record(
@@ -66,7 +65,7 @@ _MESSAGE_MEMBERS: Json = {
 _CHOICE_MEMBERS: Json = {
     "index": integer(),
     "finish_reason": or_null(text(examples=["stop", "length", "tool_calls", "content_filter"])),
-    "logprobs": {"type": ["object", "null"], "additionalProperties": True},
+    "logprobs": or_null(free_object("Log probabilities.")),
 }
 _CHUNK_MEMBERS: Json = {
     "id": text(),

@@ -43,7 +43,7 @@ def reference(name: str) -> Json:
 
 def or_null(schema: Json) -> Json:
     """The same schema, or null."""
-    if "$ref" in schema:
+    if "$ref" in schema or schema["type"] == "object":  # a type of its own to generators
         return {"anyOf": [schema, {"type": "null"}]}
     return schema | {"type": [schema["type"], "null"]}
 

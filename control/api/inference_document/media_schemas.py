@@ -88,10 +88,11 @@ SCHEMAS: Json = {
         {"file": _FILE, "response_format": text(examples=["json", "text", "srt", "verbose_json", "vtt"]), **_FORM},
     ),
     "TranscriptV1": record("A transcript.", {"text": text(), "usage": _USAGE}, ["text"]),
+    "MediaPieceEventV1": record("A piece, or the end.", {"type": text(), "usage": _USAGE}, ["type"]),
     "MediaEventV1": choice(
         "The data of an event of a stream, such as `image_generation.completed`, `speech.audio.delta` or "
         "`transcript.text.done`.",
-        record("An event.", {"type": text(), "usage": _USAGE}, ["type"]),
+        reference("MediaPieceEventV1"),
         reference("StreamErrorV1"),
     ),
 }

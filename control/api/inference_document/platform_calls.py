@@ -20,8 +20,20 @@ _REQUEST = path_parameter("request_id", "The id of the asynchronous request.")
 _HEADERS = parameter_references((*SENT_FIELDS, *DIRECT_FIELDS))
 _OWN_HEADERS = parameter_references(("x-request-id",))
 _WITH_BODY = frozenset(("POST", "PUT", "PATCH"))
-_BODY: Json = {"*/*": {"schema": {"description": "Any body, as the model server takes it."}}}
-_ANSWER: Json = {"*/*": {"schema": {"description": "The replica's answer, as it is."}}}
+_BODY: Json = {
+    "application/json": {"schema": {"description": "Any JSON, as the model server takes it."}},
+    "application/octet-stream": {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "Any other body; it goes on with its own label.",
+        }
+    },
+}
+_ANSWER: Json = {
+    "application/json": {"schema": {"description": "The replica's answer, as it is."}},
+    "*/*": {"schema": {"description": "The replica's answer, as it is."}},
+}
 _ON_THE_HOST = (
     " Where the operator set `TOLLGATE_MODEL_HOST_SUFFIX`, the model's own host serves the path without"
     " `/models/{model_id}`, too."
