@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.release import distributions as packages
 from deploy.release.bill_of_materials import bill, text_of
+from deploy.release.clients import build_clients
 from deploy.release.release_notes import notes
 
 LOCK = "requirements.lock"
@@ -40,6 +41,10 @@ def _packages(build: Build) -> None:
     packages.build(build.tree, build.to, build.epoch)
 
 
+def _clients(build: Build) -> None:
+    build_clients(build.tree, build.to, build.version, build.epoch)
+
+
 def _lock(build: Build) -> None:
     build.write(LOCK, build.read(LOCK))
 
@@ -54,6 +59,7 @@ def _notes(build: Build) -> None:
 
 ARTEFACTS: dict[str, Callable[[Build], None]] = {
     "wheel and sdist": _packages,
+    "clients": _clients,
     "lock file": _lock,
     "bill of materials": _bill,
     "notes": _notes,

@@ -110,11 +110,10 @@ def _pack_typescript(project: Path, to: Path, version: str, epoch: int) -> None:
     name = description.pop("name")
     described = json.dumps({"name": name, "version": version} | description, indent=2) + "\n"
     (project / "package.json").write_text(described)
-    paths = [*sorted((project / "dist").iterdir()), *(project / one for one in ("package.json", "README.md", "LICENSE"))]
     archive = project / "package.tgz"
     with tarfile.open(archive, "w:gz") as packed:
-        for path in paths:
-            packed.add(path, f"package/{path.relative_to(project)}")
+        for path in ("package.json", "README.md", "LICENSE", "dist"):
+            packed.add(project / path, f"package/{path}")
     pack_again(archive, to, epoch)
 
 

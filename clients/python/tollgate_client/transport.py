@@ -78,8 +78,8 @@ class Operations:
         self._transport = transport
 
     def _call(self, request: dict[str, Any], parse: _Parse, takes_idempotency_key: bool) -> Any:
-        sent = self._transport.client.build_request(**_with_key(request, takes_idempotency_key))
-        return _parsed(parse, self._transport.send(sent))
+        prepared = self._transport.client.build_request(**_with_key(request, takes_idempotency_key))
+        return _parsed(parse, self._transport.send(prepared))
 
 
 class AsyncOperations:
@@ -89,8 +89,8 @@ class AsyncOperations:
         self._transport = transport
 
     async def _call(self, request: dict[str, Any], parse: _Parse, takes_idempotency_key: bool) -> Any:
-        sent = self._transport.client.build_request(**_with_key(request, takes_idempotency_key))
-        return _parsed(parse, await self._transport.send(sent))
+        prepared = self._transport.client.build_request(**_with_key(request, takes_idempotency_key))
+        return _parsed(parse, await self._transport.send(prepared))
 
 
 def _with_key(request: dict[str, Any], takes_idempotency_key: bool) -> dict[str, Any]:

@@ -34,7 +34,8 @@ async function attempt(send: typeof fetch, request: Request, timeout: number): P
   try {
     // No redirect takes the key along.
     const answer = await send(request, { signal, redirect: "manual" });
-    return answer.ok ? answer : await errorOf(request, answer);
+    const isJson = answer.headers.get("content-type")?.startsWith("application/json") ?? false;
+    return answer.ok && isJson ? answer : await errorOf(request, answer);
   } catch (failure) {
     request.signal.throwIfAborted();
     return noAnswer(request, failure);

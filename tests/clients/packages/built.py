@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -20,7 +19,7 @@ _DEPENDENCIES = ("openapi-fetch", "openapi-typescript-helpers", "@types/node", "
 
 
 class Packages:
-    """The packages, built and installed. `python` is a directory for `PYTHONPATH`; programs in `node` find the other."""
+    """The packages, built and installed. `python` is a directory for `PYTHONPATH`; programs in `node` find npm's."""
 
     def __init__(self, folder: Path) -> None:
         self.files = folder / "files"
@@ -33,25 +32,27 @@ class Packages:
             wheel.extractall(self.python)
         modules = self.node / "node_modules"
         modules.mkdir(parents=True)
-        with tarfile.open(self.files / f"tollgate-client-{VERSION}.tgz") as archive:
-            archive.extractall(modules, filter="data")
+        package = self.files / f"tollgate-client-{VERSION}.tgz"
+        subprocess.run(["tar", "-xf", str(package), "-C", str(modules)], check=True)
         (modules / "package").rename(modules / "tollgate-client")
         for name in _DEPENDENCIES:
             (modules / name).parent.mkdir(exist_ok=True)
             (modules / name).symlink_to(NODE_MODULES / name)
         (self.node / "package.json").write_text('{"type": "module"}\n')
 
-    def first_program(self, language: str, ending: str) -> Path:
-        """Write the first program of a README into a file of its own."""
+    def first_program(self, language: str, ending: str, slug: str) -> Path:
+        """Write the first program of a README into a file of its own, for a slug that the workspace may use."""
         readme = (ROOT / f"clients/{language}/README.md").read_text()
         section = readme.partition("\n## A first program\n")[2].partition("\n## ")[0]
         (text,) = re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
         path = self.node / f"first_program.{ending}"
-        path.write_text(text)
+        assert "acme/assistant" in text
+        path.write_text(text.replace("acme/assistant", slug))
         return path
 
     def run_python(self, program: Path, *arguments: str, **environment: str) -> str:
-        return _output([sys.executable, "-W", "error", str(program), *arguments], PYTHONPATH=str(self.python), **environment)
+        words = [sys.executable, "-W", "error", str(program), *arguments]
+        return _output(words, PYTHONPATH=str(self.python), **environment)
 
     def check_python(self, *paths: Path) -> str:
         """Check strictly; return the problems, if any."""

@@ -22,6 +22,7 @@ from tollgate_client.models import (
     CreateGatewayGroupRequestV1,
     GatewayGroupV1,
     GroupMetadataRequestV1,
+    GroupModelRequestV1,
 )
 
 GROUPS = 5
@@ -31,17 +32,18 @@ MOST_RETRIES_A_MINUTE = 10
 
 
 def group_request(entity: str) -> CreateGatewayGroupRequestV1:
-    return CreateGatewayGroupRequestV1(metadata=GroupMetadataRequestV1(external_entity_id=entity), models=[])
+    models = [GroupModelRequestV1(slug=os.environ["SLUG"])]
+    return CreateGatewayGroupRequestV1(metadata=GroupMetadataRequestV1(external_entity_id=entity), models=models)
 
 
 def use(tollgate: Tollgate) -> None:
-    groups = [tollgate.gateway.create_group(body=group_request(f"py-{number}")) for number in range(GROUPS)]
-    pages = list(iterate(tollgate.gateway.list_groups, limit=2))
+    groups = [tollgate.groups.create_group(body=group_request(f"py-{number}")) for number in range(GROUPS)]
+    pages = list(iterate(tollgate.groups.list_groups, limit=2))
     assert {one.id for one in groups} <= {one.id for one in pages}
     assert len({one.id for one in pages}) == len(pages)
     names: list[str] = [one.metadata.external_entity_id for one in pages]
     assert {f"py-{number}" for number in range(GROUPS)} <= {*names}
-    key = tollgate.gateway.mint_federated_key(groups[0].id, body=CreateFederatedKeyRequestV1(name="first"))
+    key = tollgate.group_keys.create_group_key(groups[0].id, body=CreateFederatedKeyRequestV1(name="first"))
     assert key.api_key.startswith(f"{key.prefix}.")
     assert error_of(tollgate, "py-0").status == 409
     invalid = error_of(tollgate, "")
@@ -54,7 +56,7 @@ def use(tollgate: Tollgate) -> None:
 
 def error_of(tollgate: Tollgate, entity: str) -> TollgateError:
     try:
-        tollgate.gateway.create_group(body=group_request(entity))
+        tollgate.groups.create_group(body=group_request(entity))
     except TollgateError as error:
         return error
     raise AssertionError("it was created")
@@ -65,7 +67,7 @@ def refuse_when_limited(tollgate: Tollgate) -> None:
     codes = []
     for _ in range(MOST_RETRIES_A_MINUTE + 1):
         try:
-            tollgate.models.retry_deployment("none", "none")
+            tollgate.deployments.retry_deployment("none", "none")
         except TollgateError as error:
             codes.append(error.code)
             last = error
@@ -76,9 +78,9 @@ def refuse_when_limited(tollgate: Tollgate) -> None:
 
 
 async def use_at_once(tollgate: AsyncTollgate) -> None:
-    group: GatewayGroupV1 = await tollgate.gateway.create_group(body=group_request("py-async"))
-    assert group.id in {one.id async for one in iterate_async(tollgate.gateway.list_groups, limit=2)}
-    answers = await asyncio.gather(*(tollgate.gateway.list_groups(limit=1) for _ in range(BURST)))
+    group: GatewayGroupV1 = await tollgate.groups.create_group(body=group_request("py-async"))
+    assert group.id in {one.id async for one in iterate_async(tollgate.groups.list_groups, limit=2)}
+    answers = await asyncio.gather(*(tollgate.groups.list_groups(limit=1) for _ in range(BURST)))
     assert len(answers) == BURST
 
 

@@ -12,7 +12,7 @@ const options = { baseUrl: process.env.TOLLGATE_URL!, apiKey: process.env.TOLLGA
 const client = tollgate({ ...options, retries: { longestWait: 1 } });
 
 function create(entity: string): Promise<components["schemas"]["GatewayGroupV1"]> {
-  const body = { metadata: { external_entity_id: entity }, models: [] };
+  const body = { metadata: { external_entity_id: entity }, models: [{ slug: process.env.SLUG! }] };
   return ok(client.POST("/v1/gateway/groups", { body }));
 }
 

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 KEY = "tg_scripted.secret"
+LANGUAGES = ("python", "typescript")
 
 
 @pytest.fixture(scope="module")
@@ -45,18 +45,18 @@ def environment_of(product: Product, name: str) -> dict[str, str]:
 
 
 def test_python_package_and_its_programs_pass_strict_checks(packages: Packages) -> None:
-    first = packages.first_program("python", "py")
-    assert packages.check_python(packages.python / "tollgate_client", first, PROGRAMS / "journey.py") == ""
+    first = packages.first_program("python", "py", "acme/assistant")
+    programs = (first, PROGRAMS / "journey.py", PROGRAMS / "repeats.py")
+    assert packages.check_python(packages.python / "tollgate_client", *programs) == ""
 
 
 def test_first_python_program_of_the_readme_runs(packages: Packages, settings: dict[str, str]) -> None:
-    assert_first_program(packages.run_python(packages.first_program("python", "py"), **settings))
+    program = packages.first_program("python", "py", settings["SLUG"])
+    assert_first_program(packages.run_python(program, **settings))
 
 
-def test_first_typescript_program_of_the_readme_compiles_and_runs(
-    packages: Packages, settings: dict[str, str]
-) -> None:
-    assert packages.compile_typescript(packages.first_program("typescript", "ts")) == ""
+def test_first_typescript_program_of_the_readme_compiles_and_runs(packages: Packages, settings: dict[str, str]) -> None:
+    assert packages.compile_typescript(packages.first_program("typescript", "ts", settings["SLUG"])) == ""
     assert_first_program(packages.run_node("first_program", **settings))
 
 
@@ -120,10 +120,28 @@ UNDER_WAY: Answer = (409, {"error": "under way", "code": "IDEMPOTENCY_CONFLICT",
 TAKEN: Answer = (409, {"error": "taken", "code": "CONFLICT"}, {})
 MOVED: Answer = (302, "", {"Location": "/elsewhere"})
 HTML: Answer = (502, "<h1>Bad gateway</h1>", {})
+LOGIN_PAGE: Answer = (200, "<h1>Log in</h1>", {})
 LOST: Answer = (0, "", {})
 """No answer: the connection is closed after the request was read."""
-PAGE: Answer = (200, {"items": [], "pagination": {"has_more": False, "cursor": None}}, {})
-GROUP: Answer = (200, None, {})
+GONE: Answer = (404, {"error": "deployment not found", "code": "NOT_FOUND"}, {})
+PAGE: Answer = (
+    200,
+    {"items": [], "pagination": {"has_more": False, "cursor": None}, "of_a_newer_api": 1},
+    {},
+)
+CREATED: Answer = (
+    200,
+    {
+        "api_key": "tg_new.secret",
+        "prefix": "tg_new",
+        "name": None,
+        "created_at": "2026-11-30T00:00:00.000Z",
+        "type": "WORKSPACE_INVOKE",
+        "role": None,
+        "of_a_newer_api": {"a": [1]},
+    },
+    {},
+)
 
 
 class Script:
@@ -131,12 +149,17 @@ class Script:
 
     def __init__(self, *answers: Answer) -> None:
         self._answers = iter(answers)
-        self.requests: list[tuple[str, str | None]] = []
+        self.keys: list[str | None] = []
+        """The `Idempotency-Key` of each request."""
+
+    @property
+    def is_used_up(self) -> bool:
+        return next(self._answers, None) is None
 
     async def answer(self, request: web.Request) -> web.Response:
         await request.read()
         assert request.headers["Authorization"] == f"Bearer {KEY}"
-        self.requests.append((request.path, request.headers.get("Idempotency-Key")))
+        self.keys.append(request.headers.get("Idempotency-Key"))
         status, body, headers = next(self._answers)
         if status == 0:
             assert request.transport is not None
@@ -145,3 +168,55 @@ class Script:
         if isinstance(body, str):
             return web.Response(status=status, text=body, content_type="text/html", headers=headers)
         return web.json_response(body, status=status, headers=headers)
+
+
+@asynccontextmanager
+async def served(script: Script) -> AsyncIterator[dict[str, str]]:
+    """Yield the environment of a program that calls the scripted server."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", script.answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield {"TOLLGATE_URL": f"http://127.0.0.1:{runner.addresses[0][1]}", "TOLLGATE_API_KEY": KEY}
+    finally:
+        await runner.cleanup()
+
+
+CASES: tuple[tuple[str, tuple[Answer, ...], str], ...] = (
+    ("read", (LIMITED, PAGE), "ok"),
+    ("read", (AWAY, LOST, HTML, PAGE), "ok"),
+    ("read", (AWAY,) * 5, "DATABASE_UNAVAILABLE"),
+    ("read", (LOST,) * 5, "NO_ANSWER"),
+    ("read", (TOO_LONG,), "RATE_LIMITED"),
+    ("read", (MOVED,), "FOREIGN_ANSWER"),
+    ("read", (LOGIN_PAGE,), "FOREIGN_ANSWER"),
+    ("act", (LIMITED, GONE), "NOT_FOUND"),
+    ("act", (AWAY,), "DATABASE_UNAVAILABLE"),
+    ("act", (LOST,), "NO_ANSWER"),
+    ("create", (AWAY, LOST, UNDER_WAY, CREATED), "ok"),
+    ("create", (CREATED,), "ok"),
+    ("create_own", (AWAY, TAKEN), "CONFLICT"),
+)
+"""Calls, the answers to their requests one after the other, and what becomes of each."""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_request_is_repeated_only_where_that_does_nothing_twice(packages: Packages, language: str) -> None:
+    script = Script(*(answer for _, answers, _ in CASES for answer in answers))
+    calls = [call for call, _, _ in CASES]
+    async with served(script) as environment:
+        if language == "python":
+            output = await asyncio.to_thread(packages.run_python, PROGRAMS / "repeats.py", *calls, **environment)
+        else:
+            assert await asyncio.to_thread(packages.compile_typescript, PROGRAMS / "repeats.ts") == ""
+            output = await asyncio.to_thread(packages.run_node, "repeats", *calls, **environment)
+    assert output.split() == [outcome for _, _, outcome in CASES]
+    assert script.is_used_up
+    first, *repeats, second, own, own_again = script.keys[-7:]
+    assert repeats == [first] * 3
+    assert len({first, second, "own", None}) == 4
+    assert (own, own_again) == ("own", "own")
+    assert {*script.keys[:-7]} == {None}
