@@ -102,7 +102,7 @@ up: $(PRODUCT_STAMP)  ## run the whole product on this machine until Ctrl-C; mor
 demo: $(PRODUCT_STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
-bench: $(STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
+bench: $(STAMP)  ## measure every performance goal, beside the peers, in three quarters of an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
 	$(BIN)/python -m bench.run $(BENCH_FLAGS)
 
 bench-quick: $(STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared

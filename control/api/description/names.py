@@ -3,13 +3,11 @@
 See docs/reference/management-api.md#description.
 """
 
+import pkgutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-
-_FILE = Path(__file__).with_name("operations.toml")
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,21 +27,21 @@ class Tag:
     text: str
 
 
-@cache
-def _sections() -> list[dict[str, dict[str, list[str]]]]:
-    tags: list[dict[str, dict[str, list[str]]]] = tomllib.loads(_FILE.read_text())["tags"]
-    return tags
-
-
 def tags() -> list[Tag]:
     """The tags, in the order of the document."""
-    return [Tag(str(section["name"]), str(section["description"])) for section in _sections()]
+    return [Tag(section["name"], section["description"]) for section in _sections()]
 
 
 def names_by_route() -> Mapping[str, Names]:
     """The wording of each operation by its route, `GET /v1/gateway/groups`."""
     return {
-        route: Names(id, str(section["name"]), text)
+        route: Names(id, section["name"], text)
         for section in _sections()
         for id, (route, text) in section["operations"].items()
     }
+
+
+def _sections() -> list[dict[str, Any]]:
+    data = pkgutil.get_data(__package__, "operations.toml") or b""
+    sections: list[dict[str, Any]] = tomllib.loads(data.decode())["tags"]
+    return sections

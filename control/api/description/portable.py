@@ -17,8 +17,8 @@ def portable(schema: Json) -> Json:
     result = {key: _member(key, value) for key, value in schema.items() if key not in ("title", "default")}
     default = schema.get("default")
     if default is not None and default != [] and "const" not in schema:
-        said = f"Default: `{json.dumps(default)}`."
-        result["description"] = " ".join(filter(None, (result.get("description"), said)))
+        sentence = f"Default: `{json.dumps(default)}`."
+        result["description"] = " ".join(filter(None, (result.get("description"), sentence)))
     kind = schema.get("type")
     if kind == "number":
         result["format"] = "double"
@@ -38,7 +38,7 @@ def _member(key: str, value: Any) -> Any:
 
 
 def _fits(schema: Json) -> bool:
-    """Whether the bounds leave only numbers of 32 bits."""
+    """Tell whether the bounds leave only numbers of 32 bits."""
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     high = schema.get("maximum", schema.get("exclusiveMaximum"))
     return low is not None and high is not None and low >= -_INT32 and high < _INT32

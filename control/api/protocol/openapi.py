@@ -99,8 +99,8 @@ def describe(operations: Sequence[Operation]) -> Json:
     paths: dict[str, Json] = {}
     names = names_by_route()
     for operation in operations:
-        named = _operation(operation, names[f"{operation.method} {operation.path}"])
-        paths.setdefault(operation.path, {})[operation.method.lower()] = named
+        members = _operation(operation, names[f"{operation.method} {operation.path}"])
+        paths.setdefault(operation.path, {})[operation.method.lower()] = members
     return {
         "openapi": "3.1.0",
         "info": {

@@ -53,15 +53,15 @@ def test_operation_ids_are_unique_short_verbs_and_nouns(document: Json) -> None:
 def test_every_operation_has_a_declared_tag_and_a_description_of_its_own(document: Json) -> None:
     declared = [tag["name"] for tag in document["tags"]]
     assert all(tag["description"] for tag in document["tags"])
-    used = set()
+    tags = set()
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             (tag,) = operation["tags"]
-            used.add(tag)
+            tags.add(tag)
             assert re.search(r"[.?]$", operation["description"]), (method, path)
             assert operation["description"].rstrip(".") != operation["summary"], (method, path)
-    assert used == set(declared)
-    assert len(declared) == len(used)
+    assert tags == set(declared)
+    assert len(declared) == len(tags)
 
 
 def test_the_names_are_those_of_operations_that_exist() -> None:
