@@ -6,6 +6,7 @@ from io import BytesIO
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 _LONG_BYTES = 262_144
 Pieces = Sequence[bytes]
@@ -45,6 +46,11 @@ def _array(items: Iterable[Pieces]) -> Iterable[bytes]:
         yield from item
         before = b","
     yield b"[]" if before == b"[" else b"]"
+
+
+def encoded(answer: BaseModel | Encoded) -> Encoded:
+    """The answer as JSON in UTF-8."""
+    return answer if isinstance(answer, Encoded) else Encoded([answer.model_dump_json(by_alias=True).encode()])
 
 
 def joined(pieces: Pieces) -> bytes | BytesIO:

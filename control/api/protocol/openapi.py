@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
 from control.api.description.names import Names, names_by_route, tags
 from control.api.description.portable import portable
 from control.api.endpoints import ENVIRONMENT_PATTERN
@@ -52,7 +53,7 @@ class ErrorDetailV1(ResponseV1):
 
 
 class ErrorV1(ResponseV1):
-    """An error response. `details` is present on errors about fields, `retry_after` (seconds) on 429."""
+    """An error response. `details` is present on errors about fields, `retry_after` (seconds) where a repeat will do."""
 
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")
@@ -92,6 +93,14 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
 _ALWAYS = (401, 403, 429, 503)
+_IDEMPOTENCY_KEY: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key, path and body within 24 hours get the answer of the first request, "
+    f"with `{REPLAYED}: true`.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_CHARS, "pattern": "^[\\x20-\\x7e]+$"},
+}
 
 
 def describe(operations: Sequence[Operation]) -> Json:
@@ -174,7 +183,11 @@ def _operation(operation: Operation, names: Names) -> Json:
         "summary": operation.summary,
         "description": names.text,
         "tags": [names.tag],
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "parameters": [
+            *_path_parameters(operation.path),
+            *_query_parameters(operation.query),
+            *([_IDEMPOTENCY_KEY] if operation.creates else ()),
+        ],
         "responses": _responses(operation),
     }
     if operation.body is not None:
@@ -186,6 +199,7 @@ def _operation(operation: Operation, names: Names) -> Json:
 def _responses(operation: Operation) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
+    statuses |= {400, 409} if operation.creates else set()
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
     success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
     return success | {str(status): _error(status) for status in sorted(statuses)}
