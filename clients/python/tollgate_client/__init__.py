@@ -4,6 +4,7 @@ from tollgate_client.failures import TollgateError
 from tollgate_client.gateway import AsyncTollgate, Tollgate
 from tollgate_client.pages import iterate, iterate_async
 from tollgate_client.retries import Retries
+from tollgate_client.transport import with_headers, with_headers_async
 from tollgate_client.webhooks import WebhookVerificationError, verify_webhook
 
 __all__ = [
@@ -15,4 +16,6 @@ __all__ = [
     "iterate",
     "iterate_async",
     "verify_webhook",
+    "with_headers",
+    "with_headers_async",
 ]

@@ -3,9 +3,10 @@
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import httpx
 
@@ -17,6 +18,10 @@ from tollgate_client.retries import IDEMPOTENCY_KEY, Retries
 _Parse = Callable[..., Any]
 """A generated function: `(client=…, response=…)`. It looks at `client` only if the answer's status is unknown to it."""
 _ANY_CLIENT = Client(base_url="", raise_on_unexpected_status=True)
+_HEADERS: ContextVar[httpx.Headers] = ContextVar("headers")
+"""Those of the latest answer in this thread or task."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,24 @@ def _with_key(request: dict[str, Any], takes_idempotency_key: bool) -> dict[str,
 
 def _parsed(parse: _Parse, answer: httpx.Response) -> Any:
     """Return the answer as the document describes it. A newer API may have values that this client does not know."""
+    _HEADERS.set(answer.headers)
     try:
         return parse(client=_ANY_CLIENT, response=answer)
     except (AttributeError, KeyError, TypeError, ValueError, UnexpectedStatus) as error:
         where = f"{answer.request.method} {answer.request.url.path}"
         reason = f"{where}: the answer is not what this version of tollgate-client knows ({error})"
         raise TollgateError("FOREIGN_ANSWER", reason, answer.status_code) from error
+
+
+def with_headers(operation: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, httpx.Headers]:
+    """Return what `operation(*args, **kwargs)` returns, and the answer's headers: `etag` is what `if_match` takes."""
+    answer = operation(*args, **kwargs)
+    return answer, _HEADERS.get()
+
+
+async def with_headers_async(
+    operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> tuple[T, httpx.Headers]:
+    """Return what `await operation(*args, **kwargs)` returns, and the answer's headers, as `with_headers` does."""
+    answer = await operation(*args, **kwargs)
+    return answer, _HEADERS.get()

@@ -16,6 +16,8 @@ from tollgate_client import (
     iterate,
     iterate_async,
     verify_webhook,
+    with_headers,
+    with_headers_async,
 )
 from tollgate_client.models import (
     CreateFederatedKeyRequestV1,
@@ -41,6 +43,8 @@ def use(tollgate: Tollgate) -> None:
     pages = list(iterate(tollgate.groups.list_groups, limit=2))
     assert {one.id for one in groups} <= {one.id for one in pages}
     assert len({one.id for one in pages}) == len(pages)
+    group, headers = with_headers(tollgate.groups.get_group, groups[0].id)
+    assert (group.id, bool(headers["x-request-id"])) == (groups[0].id, True)
     names: list[str] = [one.metadata.external_entity_id for one in pages]
     assert {f"py-{number}" for number in range(GROUPS)} <= {*names}
     key = tollgate.group_keys.create_group_key(groups[0].id, body=CreateFederatedKeyRequestV1(name="first"))
@@ -80,8 +84,20 @@ def refuse_when_limited(tollgate: Tollgate) -> None:
 async def use_at_once(tollgate: AsyncTollgate) -> None:
     group: GatewayGroupV1 = await tollgate.groups.create_group(body=group_request("py-async"))
     assert group.id in {one.id async for one in iterate_async(tollgate.groups.list_groups, limit=2)}
+    again, headers = await with_headers_async(tollgate.groups.get_group, group.id)
+    assert (again.id, bool(headers["x-request-id"])) == (group.id, True)
     answers = await asyncio.gather(*(tollgate.groups.list_groups(limit=1) for _ in range(BURST)))
     assert len(answers) == BURST
+
+
+def refuse_line_break(url: str, key: str) -> None:
+    """Refuse a key that was read with its line, without showing it."""
+    try:
+        Tollgate(url, f"{key}\n")
+    except ValueError as error:
+        text = str(error)
+    assert "line break" in text
+    assert key not in text
 
 
 def verify(message: dict[str, str]) -> None:
@@ -103,6 +119,7 @@ async def main() -> None:
     with Tollgate(url, key, retries=Retries(longest_wait_s=1)) as tollgate:
         use(tollgate)
         assert key not in repr(tollgate) + repr(vars(tollgate))
+    refuse_line_break(url, key)
     async with AsyncTollgate(url, key, retries=Retries(most=20)) as at_once:
         await use_at_once(at_once)
     verify(json.loads(Path(sys.argv[1]).read_text()))

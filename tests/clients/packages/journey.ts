@@ -59,6 +59,11 @@ for (let count = 0; count <= MOST_RETRIES_A_MINUTE; count++) {
 assert.deepEqual(codes, [...Array<string>(MOST_RETRIES_A_MINUTE).fill("NOT_FOUND"), "RATE_LIMITED"]);
 assert(last!.retryAfter! > 1);
 
+assert.throws(
+  () => tollgate({ ...options, apiKey: `${options.apiKey}\n` }),
+  (error) => error instanceof TypeError && !error.message.includes(options.apiKey),
+);
+
 const patient = tollgate({ ...options, retries: { most: 20 } });
 await Promise.all(Array.from({ length: BURST }, () => patient.GET("/v1/gateway/groups", { params: { query: { limit: 1 } } })));
 

@@ -26,11 +26,22 @@ pytestmark = [
 ]
 KEY = "tg_scripted.secret"
 LANGUAGES = ("python", "typescript")
+README_WORKSPACE = "readme-ts"
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Packages:
     return Packages(tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="module")
+def compiled(packages: Packages) -> Packages:
+    """The packages, and every TypeScript program: one that does not compile strictly fails all tests of them."""
+    packages.generate_types()
+    first = packages.first_program("typescript", "ts", f"{README_WORKSPACE}/assistant")
+    problems = packages.compile_typescript(first, *(PROGRAMS / f"{name}.ts" for name in ("bare", "journey", "repeats")))
+    assert problems == ""
+    return packages
 
 
 @pytest.fixture
@@ -55,9 +66,9 @@ def test_first_python_program_of_the_readme_runs(packages: Packages, settings: d
     assert_first_program(packages.run_python(program, **settings))
 
 
-def test_first_typescript_program_of_the_readme_compiles_and_runs(packages: Packages, settings: dict[str, str]) -> None:
-    assert packages.compile_typescript(packages.first_program("typescript", "ts", settings["SLUG"])) == ""
-    assert_first_program(packages.run_node("first_program", **settings))
+def test_first_typescript_program_of_the_readme_runs(compiled: Packages, workspace: Workspace) -> None:
+    settings = environment_of(workspace.product, README_WORKSPACE)
+    assert_first_program(compiled.run_node("first_program", **settings))
 
 
 def assert_first_program(output: str) -> None:
@@ -65,14 +76,12 @@ def assert_first_program(output: str) -> None:
     assert " first-customer\n" in output
 
 
-def test_bare_types_of_the_document_compile_and_work(packages: Packages, settings: dict[str, str]) -> None:
-    packages.generate_types()
-    assert packages.compile_typescript(PROGRAMS / "bare.ts") == ""
-    packages.run_node("bare", **settings)
+def test_bare_types_of_the_document_work(compiled: Packages, settings: dict[str, str]) -> None:
+    compiled.run_node("bare", **settings)
 
 
 async def test_programs_use_resources_pages_errors_limits_and_webhooks(
-    packages: Packages, tmp_path: Path, upstream: ScriptedUpstream
+    compiled: Packages, tmp_path: Path, upstream: ScriptedUpstream
 ) -> None:
     customer = await Customer.with_receivers(tmp_path, "hook")
     product = Product(tmp_path / "data", workers=1, settings=customer.settings)
@@ -81,10 +90,9 @@ async def test_programs_use_resources_pages_errors_limits_and_webhooks(
         message = tmp_path / "message.json"
         message.write_text(json.dumps(await message_of(product, customer, upstream)))
         python = environment_of(product, "python")
-        await asyncio.to_thread(packages.run_python, PROGRAMS / "journey.py", str(message), **python)
-        assert await asyncio.to_thread(packages.compile_typescript, PROGRAMS / "journey.ts") == ""
+        await asyncio.to_thread(compiled.run_python, PROGRAMS / "journey.py", str(message), **python)
         typescript = environment_of(product, "typescript")
-        await asyncio.to_thread(packages.run_node, "journey", str(message), **typescript)
+        await asyncio.to_thread(compiled.run_node, "journey", str(message), **typescript)
         assert python["TOLLGATE_API_KEY"] not in product.log.read_text()
     finally:
         await asyncio.to_thread(product.kill)
@@ -204,15 +212,14 @@ CASES: tuple[tuple[str, tuple[Answer, ...], str], ...] = (
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-async def test_request_is_repeated_only_where_that_does_nothing_twice(packages: Packages, language: str) -> None:
+async def test_request_is_repeated_only_where_that_does_nothing_twice(compiled: Packages, language: str) -> None:
     script = Script(*(answer for _, answers, _ in CASES for answer in answers))
     calls = [call for call, _, _ in CASES]
     async with served(script) as environment:
         if language == "python":
-            output = await asyncio.to_thread(packages.run_python, PROGRAMS / "repeats.py", *calls, **environment)
+            output = await asyncio.to_thread(compiled.run_python, PROGRAMS / "repeats.py", *calls, **environment)
         else:
-            assert await asyncio.to_thread(packages.compile_typescript, PROGRAMS / "repeats.ts") == ""
-            output = await asyncio.to_thread(packages.run_node, "repeats", *calls, **environment)
+            output = await asyncio.to_thread(compiled.run_node, "repeats", *calls, **environment)
     assert output.split() == [outcome for _, _, outcome in CASES]
     assert script.is_used_up
     first, *repeats, second, own, own_again = script.keys[-7:]
