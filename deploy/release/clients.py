@@ -1,7 +1,7 @@
 """Builds the client packages: an OpenAPI document, generated code, and the hand-written top that `clients/` holds.
 
-The generators are those of this checkout: `.venv` has openapi-python-client, `.clients/tollgate-client` what the lock
-file of `clients/typescript/` pins. Nothing is fetched. See docs/decisions/0099-generated-code-is-built.md.
+The generators are installed: `.venv` has openapi-python-client, `.clients/tollgate-client` beside it what the lock file
+of `clients/typescript/` pins. Nothing is fetched. See docs/decisions/0099-generated-code-is-built.md.
 """
 
 import json
@@ -15,8 +15,8 @@ from typing import Any
 
 from deploy.release.distributions import BuildError, build_project, copy_plainly, pack_again
 
-NODE_MODULES = Path(__file__).resolve().parents[2] / ".clients/tollgate-client/node_modules"
-"""TypeScript, its generator, and what the TypeScript client needs to run."""
+NODE_MODULES = Path(sys.prefix).parent / ".clients/tollgate-client/node_modules"
+"""TypeScript, its generator, and what the TypeScript client needs to run: beside the environment that builds."""
 _NAME = "tollgate-client"
 _DOCUMENT = (
     "import json, sys; from control.api.protocol.openapi import describe; from control.app import OPERATIONS;"
@@ -105,11 +105,11 @@ def creating_paths(document: dict[str, Any]) -> list[str]:
 
 def _pack_typescript(project: Path, to: Path, version: str, epoch: int) -> None:
     """Write what `npm pack` would, with one owner, mode and time."""
-    description = json.loads((project / "package.json").read_text())
+    description = json.loads((project / "package.json").read_text(encoding="utf-8"))
     del description["devDependencies"]
     name = description.pop("name")
     described = json.dumps({"name": name, "version": version} | description, indent=2) + "\n"
-    (project / "package.json").write_text(described)
+    (project / "package.json").write_text(described, encoding="utf-8")
     archive = project / "package.tgz"
     with tarfile.open(archive, "w:gz") as packed:
         for path in ("package.json", "README.md", "LICENSE", "dist"):
@@ -118,7 +118,7 @@ def _pack_typescript(project: Path, to: Path, version: str, epoch: int) -> None:
 
 
 def _run(words: list[str], directory: Path) -> str:
-    process = subprocess.run(words, cwd=directory, capture_output=True, text=True, check=False)
+    process = subprocess.run(words, cwd=directory, capture_output=True, check=False, encoding="utf-8")
     if process.returncode != 0:
         raise BuildError(f"{' '.join(words[:4])}: {process.stdout}{process.stderr}")
     return process.stdout
