@@ -14,7 +14,7 @@ class TollgateError(Exception):
     """
 
     def __init__(self, code: str, message: str, status: int | None = None) -> None:
-        super().__init__(message)
+        super().__init__(code, message, status)
         self.code = code
         self.message = message
         self.status = status
