@@ -64,10 +64,10 @@ class Operator:
 async def commits_held_back(database_url: str) -> AsyncIterator[None]:
     """Hold the lock without which nothing is published: on PostgreSQL the last one that a creation takes."""
     if database_url.startswith("sqlite"):
-        with closing(sqlite3.connect(make_url(database_url).database or "", isolation_level=None)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
+        with closing(sqlite3.connect(make_url(database_url).database or "", isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
             yield
-            connection.execute("ROLLBACK")
+            file.execute("ROLLBACK")
         return
     store = Store.at(database_url)
     async with store.engine.connect() as connection, connection.begin():

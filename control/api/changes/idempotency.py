@@ -4,7 +4,7 @@ See docs/reference/management-api.md#idempotency.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ MAX_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The body of a request, which is valid or empty, and its query."""
+    """The body of a request, which is valid or empty, and its query, if the operation reads one."""
 
     text: bytes
     query: Sequence[tuple[str, str]]
@@ -70,19 +70,25 @@ async def alone_with(key: IdempotencyKey | None, dependencies: Dependencies) -> 
 
 
 async def answered_once(
-    key: IdempotencyKey, content: Content, parts: Dependencies, handle: Callable[[Dependencies], Awaitable[Encoded]]
-) -> tuple[Encoded, Mapping[str, str]]:
-    """The answer of `handle`, or the one of an earlier request with the key, and its headers.
+    key: IdempotencyKey | None,
+    content: Content,
+    parts: Dependencies,
+    handle: Callable[[Dependencies], Awaitable[Encoded]],
+) -> Encoded:
+    """The answer of `handle`, or the one of an earlier request with the key; without a key, always the former.
 
     `handle` gets the parts with a store whose writes commit together with its answer.
     """
+    if key is None:
+        return await handle(parts)
     items = len(content.text) // CHARS_PER_ITEM
     digest = await beside(key.workspace_id, items, partial(request_digest, content.text, content.query))
     keyed = KeyedRequest(key, digest, parts.settings.secret_keys)
 
     async def first(store: Store) -> Answer:
-        return Answer({}, b"".join((await handle(replace(parts, store=store))).pieces))
+        new = await handle(replace(parts, store=store))
+        return Answer(new.headers, b"".join(new.pieces))
 
     answer, is_replayed = await answer_once(parts.store, keyed, first)
-    headers = {REPLAYED: "true"} if is_replayed else {}
-    return Encoded([answer.body]), {**answer.headers, **headers}
+    mark = {REPLAYED: "true"} if is_replayed else {}
+    return Encoded([answer.body], {**answer.headers, **mark})

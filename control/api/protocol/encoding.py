@@ -1,7 +1,7 @@
 """JSON in pieces: a long answer is encoded item by item and sent in pieces, so that others are served in between."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
@@ -15,9 +15,10 @@ Pieces = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An answer that is JSON already."""
+    """An answer that is JSON already. `headers`: those that belong to its content."""
 
     pieces: Pieces
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

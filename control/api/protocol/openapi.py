@@ -53,7 +53,7 @@ class ErrorDetailV1(ResponseV1):
 
 
 class ErrorV1(ResponseV1):
-    """An error response. `details` is present on errors about fields, `retry_after` (seconds) where a repeat will do."""
+    """An error response. `details` is present on errors about fields, `retry_after` (seconds) if a repeat will do."""
 
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")

@@ -4,9 +4,8 @@ An `Operation` defines its route, who may call it, its validation, its OpenAPI e
 path of every request: authenticate, throttle, authorize, validate, handle, render. What a handler writes is audited.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import TypeVar
 
 from aiohttp import web
@@ -117,9 +116,8 @@ def _entry(operation: Operation) -> Handler:
                 return encoded(await operation.handler(api_request))
 
             parts = replace(dependencies, store=acting)
-            if key is None:
-                return _rendered(await answer(parts))
-            return _rendered(*await answered_once(key, Content(text, list(request.query.items())), parts, answer))
+            content = Content(text, list(request.query.items()) if operation.query is not None else ())
+            return _rendered(await answered_once(key, content, parts, answer))
 
     return handle
 
@@ -132,7 +130,7 @@ def path_parameters(request: web.Request) -> dict[str, str]:
     return values
 
 
-def _rendered(answer: Encoded, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
+def _rendered(answer: Encoded) -> web.Response:
     body = joined(answer.pieces)
-    all_headers = {"Cache-Control": "no-store", **headers}
-    return web.Response(body=body, headers=all_headers, content_type="application/json", charset="utf-8")
+    headers = {"Cache-Control": "no-store", **answer.headers}
+    return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")

@@ -8,6 +8,7 @@ See docs/reference/management-api.md#idempotency and decision 0094.
 
 import base64
 import hashlib
+import json
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -68,7 +69,7 @@ class IdempotencyKey:
 
     def _text(self, purpose: str) -> bytes:
         scope = (self.workspace_id, self.credential, self.method, self.path)
-        return orjson.dumps([purpose, *scope, self.value if purpose == _ID_PURPOSE else ""])
+        return json.dumps([purpose, *scope, self.value if purpose == _ID_PURPOSE else ""]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class KeyedRequest:
 
 def request_digest(text: bytes, query: Sequence[tuple[str, str]]) -> str:
     """A digest of a valid body, or none, and of a query. The same values in another order or spelling have the same."""
-    body = orjson.loads(text) if text else None
-    return hashlib.sha256(orjson.dumps([body, sorted(query)], option=orjson.OPT_SORT_KEYS)).hexdigest()
+    body = orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS) if text else b""
+    return hashlib.sha256(json.dumps(sorted(query)).encode() + b"\n" + body).hexdigest()
 
 
 async def answer_once(

@@ -107,7 +107,8 @@ async def postgres_url(postgres_copies: PostgresCopies) -> AsyncIterator[str]:
 
 
 def is_replay(answer: Answer) -> bool:
-    return answer.headers.get("Idempotency-Replayed") == "true"
+    mark: str | None = answer.headers.get("Idempotency-Replayed")
+    return mark == "true"
 
 
 async def names(plane: ControlPlane) -> list[str]:
@@ -257,6 +258,12 @@ async def test_the_same_values_in_another_spelling_are_the_same_body(plane: Cont
     text = '{ "name":"l\\u0061ptop",\n  "type": "WORKSPACE_INVOKE" }'
     answer = await plane.call("POST", KEYS, data=text, headers=headers)
     assert (answer.ok(), is_replay(answer)) == (first.ok(), True)
+
+
+async def test_a_query_that_nothing_reads_is_no_difference(sqlite_plane: ControlPlane) -> None:
+    first = (await post(sqlite_plane, f"{KEYS}?_=1", NEW_KEY)).ok()
+    for query in ("", "?_=2", "?%ff=%ed%a0%80"):
+        assert (await post(sqlite_plane, KEYS + query, NEW_KEY)).ok() == first
 
 
 async def test_a_key_counts_per_credential_and_path(plane: ControlPlane) -> None:
