@@ -22,7 +22,7 @@ from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.skipif(not NODE_MODULES.exists(), reason="make toolchain"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
 ]
 KEY = "tg_scripted.secret"
 LANGUAGES = ("python", "typescript")
