@@ -60,7 +60,7 @@ check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the
 python-version:  ## print the version of the Python that `make` uses
 	@$(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
-test: $(STAMP) toolchain .clients/baseten/.installed .clients/truss/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
+test: $(STAMP) toolchain .clients/baseten/.installed .clients/truss/.installed .clients/openapi_lint/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/, and README.md's into docs/pictures/; needs chromium
@@ -131,5 +131,5 @@ lock:  ## resolve pyproject.toml into the lock files again (needs uv)
 
 clients-lock:  ## resolve the clients' versions again (needs uv and npm)
 	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --no-strip-extras --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
-	for folder in tests/clients/typescript tests/clients/agents clients/typescript; do (cd $$folder && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
+	for folder in tests/clients/typescript tests/clients/agents tests/clients/openapi_lint clients/typescript; do (cd $$folder && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
 	cd tests/clients/llama_cpp && uv pip compile --upgrade --universal --generate-hashes --python-version 3.11 requirements.in -o requirements.lock --custom-compile-command "make clients-lock"

@@ -262,6 +262,7 @@ def build(settings: Settings) -> web.Application:
     )
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
+    app.cleanup_ctx.extend(_metric_export(settings, metrics))
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _secret_keys, _last_used, *_background()])
     app.cleanup_ctx.extend([_webhooks, _provider_keys, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
@@ -303,6 +304,15 @@ def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":
     from control.edges.telemetry.tracing import ControlTracing
 
     return ControlTracing(settings.traces, metrics)
+
+
+def _metric_export(settings: Settings, metrics: Metrics) -> Sequence[Lifetime]:
+    if settings.metric_export is None:
+        return ()
+    # Imported here, because a process that sends no metrics must not pay for what it does not use.
+    from control.edges.telemetry.metric_export import ControlMetricExport
+
+    return (ControlMetricExport(settings.metric_export, metrics, settings.port).lifetime,)
 
 
 def _log_bounds(settings: Settings) -> LogBounds:
