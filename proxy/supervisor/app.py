@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.machine_reports import MachineReports
@@ -31,6 +32,7 @@ from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.policy.supervisor.time_recorder import TimeRecorder
 from proxy.edges.process.channel import Message
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
+from proxy.edges.process.supervisor.worker_certificate import NOT_FOR_WORKERS, WorkerCertificate
 from proxy.edges.process.supervisor.worker_processes import (
     ASYNC_WORKER,
     PortInUseError,
@@ -73,8 +75,9 @@ from runtime.http.listening import listen_on
 from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 from runtime.secret_keys import services_of
-from runtime.tls.context import CERT_FILE, KEY_FILE, MemoryFile
-from runtime.tls.files import CERTIFICATE_END_TEXT
+
+if TYPE_CHECKING:
+    from runtime.metrics_export.export import MetricExport
 
 WORKER_EXIT_S = 2.0
 """Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
@@ -83,8 +86,6 @@ FINAL_SHIPPING_S = 2.0
 PROBE_CONNECTIONS = PoolLimits(idle_s=0.2)
 """A probe has a connection of its own, unless the last one is a moment old: a replica must accept connections."""
 ADMIN_LIMITS = FrontLimits(max_connections=128, code_member="error_code")
-NOT_FOR_WORKERS = frozenset((CERT_FILE, KEY_FILE, "TOLLGATE_CONTROL_CERT_FILE"))
-"""Workers inherit the pair that was checked here: one that is started while the files are broken must serve."""
 DRAINING = Finding(fault="draining")
 ASYNC_ANSWER_S = 0.3
 """Seconds that `/readyz` waits for an async worker. A probe of readiness must not wait for what is only degraded."""
@@ -111,7 +112,7 @@ class Supervisor:
         self._settings = settings
         self._bind = bind
         self._environ = {name: value for name, value in worker_environ.items() if name not in NOT_FOR_WORKERS}
-        self._pair_file: MemoryFile | None = None
+        self._certificate: WorkerCertificate | None = None
         self._slots: list[WorkerSlot] = []
         """Slots of proxy workers. The slots of async workers are numbered after them."""
         self._async_slots: list[WorkerSlot] = []
@@ -141,6 +142,9 @@ class Supervisor:
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run, self._requests.run))
             await stack.enter_async_context(running(self._time.run))
+            export = self._metric_export()
+            if export is not None:
+                await stack.enter_async_context(running(export.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -148,7 +152,9 @@ class Supervisor:
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
             figures = (self._traffic.finish(within_s), self._requests.finish(within_s))
-            last_reports = (self._deployments.finish(within_s), *figures)
+            last_reports = [self._deployments.finish(within_s), *figures]
+            if export is not None:
+                last_reports.append(export.close())
             if (await asyncio.gather(shipped, *last_reports))[0]:
                 await self._machine.finish(within_s)
             else:
@@ -188,35 +194,14 @@ class Supervisor:
         listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
         for listener in listeners:
             stack.callback(listener.close)
-        await self._follow_certificate(stack)
+        if (files := self._settings.tls) is not None:
+            self._certificate = WorkerCertificate(files, self._tell_workers)
+            stack.callback(self._certificate.close)
+            await stack.enter_async_context(running(files.follow))
         self._make_slots(listeners)
         await self._serve_admin(stack, admin)
         bind = self._bind
-        tls = self._settings.tls
-        log.info(
-            "Proxy on %s:%d%s, admin on %s:%d.",
-            bind.host,
-            bind.proxy_port,
-            "" if tls is None else f" with TLS (certificate valid until {tls.valid_until})",
-            bind.admin_host,
-            bind.admin_port,
-        )
-
-    async def _follow_certificate(self, stack: contextlib.AsyncExitStack) -> None:
-        """Keep the certificate that workers show, this one or a later one, in a file in memory that they inherit."""
-        tls = self._settings.tls
-        if tls is None:
-            return
-        self._pair_file = MemoryFile(tls.pair.pem)
-        stack.callback(self._pair_file.close)
-        tls.changed = self._certificate_changed
-        await stack.enter_async_context(running(tls.follow))
-
-    def _certificate_changed(self) -> None:
-        if self._settings.tls is not None and self._pair_file is not None:
-            self._pair_file.replace(self._settings.tls.pair.pem)
-            for slot in self._slots:
-                slot.send({"is": "certificate"})
+        log.info("Proxy on %s:%d, admin on %s:%d.", bind.host, bind.proxy_port, bind.admin_host, bind.admin_port)
 
     def _open_call_reports(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
@@ -230,6 +215,19 @@ class Supervisor:
         settings = self._settings
         return ControlReports(settings.control_url, settings.internal_token, topic, tls=settings.control_tls)
 
+    def _metric_export(self) -> "MetricExport | None":
+        settings = self._settings.metric_export
+        if settings is None:
+            return None
+        # Imported here, because a process that sends no metrics must not pay for what it does not use.
+        from runtime.collector.resource import PROXY_SERVICE, resource_at
+        from runtime.metrics_export.export import MetricExport
+
+        resource = resource_at(PROXY_SERVICE, self._bind.admin_port)
+        export = MetricExport(settings, resource, self._totals.exported, self._read_figures)
+        self._totals.include(export.counts)
+        return export
+
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
         environ = self._environ
         workers = len(listeners)
@@ -240,7 +238,7 @@ class Supervisor:
         on_start = self._machine.started
         places = self._places.received
         callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, on_start, places, keys)
-        pair_fd = None if self._pair_file is None else self._pair_file.fd
+        pair_fd = None if self._certificate is None else self._certificate.fd
         programs = [proxy_worker(listener, pair_fd) for listener in listeners]
         self._slots = [WorkerSlot(n, program, environ, callbacks) for n, program in enumerate(programs)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
@@ -277,6 +275,10 @@ class Supervisor:
         self._dead_holders = DeadHolders(queue)
         if settings.async_requests.enabled:
             figures.queue = RedisQueueOverview(queue)
+
+    def _tell_workers(self, message: Message) -> None:
+        for slot in self._slots:
+            slot.send(message)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
         self._all_slots[slot].send(message)
@@ -425,14 +427,17 @@ class Supervisor:
         return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
 
     async def _metrics_text(self, accept: str, workspace: str) -> tuple[bytes, str]:
-        await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
-        self._deployments.metrics.read()
+        await self._read_figures()
         return await asyncio.to_thread(self._totals.text, accept, workspace)
 
+    async def _read_figures(self) -> None:
+        """Have the metrics take the latest figures of workers, queue and deployments."""
+        await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
+        self._deployments.metrics.read()
+
     def _readings(self) -> Iterable[tuple[str, str, float]]:
-        if self._settings.tls is not None:
-            ends_at_s = self._settings.tls.pair.ends_at_s
-            yield "tollgate_tls_certificate_not_after_seconds", CERTIFICATE_END_TEXT, ends_at_s
+        if self._certificate is not None:
+            yield from self._certificate.readings()
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
         yield "tollgate_snapshot_age_seconds", "Time since control last confirmed the policy", age_s
