@@ -1,4 +1,4 @@
-"""The certificate that workers show: a file in memory, which they inherit and which follows the files of the settings."""
+"""The certificate that workers show: a file in memory that they inherit, which follows the files of the settings."""
 
 import logging
 from collections.abc import Callable, Iterator
