@@ -236,6 +236,7 @@ OPERATIONS = (
         body=_CREATE,
         errors=(400, 409),
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List endpoints", GatewayEndpointsResponseV1),

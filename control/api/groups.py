@@ -430,6 +430,7 @@ OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1),

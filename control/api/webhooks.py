@@ -273,7 +273,15 @@ _NEW = CreateWebhookRequestV1
 _CHANGE = UpdateWebhookRequestV1
 OPERATIONS = (
     Operation(
-        "POST", _ALL, _post, "Create a webhook", WebhookV1, body=_NEW, errors=(400, 404, 409), needs=Permission.TRUST
+        "POST",
+        _ALL,
+        _post,
+        "Create a webhook",
+        WebhookV1,
+        body=_NEW,
+        errors=(400, 404, 409),
+        needs=Permission.TRUST,
+        creates=True,
     ),
     Operation(
         "GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,), needs=Permission.READ
@@ -296,5 +304,6 @@ OPERATIONS = (
         *("POST", f"{_ONE}/test", _post_test, "Send a test message", WebhookDeliveryV1),
         errors=(404,),
         needs=Permission.POLICY,
+        creates=True,
     ),
 )

@@ -26,6 +26,7 @@ from control.errors import (
     DomainError,
     EventsLostError,
     ForbiddenKeyError,
+    IdempotencyConflictError,
     IngestTooSlowError,
     InvalidFieldError,
     LimitConflict,
@@ -33,6 +34,7 @@ from control.errors import (
     NotFoundError,
     ProxyUnavailableError,
     RateLimitedError,
+    RequestRunningError,
     RoleTooHighError,
     SecretUnreadableError,
     TooManyCallsError,
@@ -89,6 +91,8 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     NoProxyUrlError: (404, "NO_PROXY_URL"),
     ConflictError: (409, "CONFLICT"),
     EventsLostError: (409, "EVENTS_LOST"),
+    IdempotencyConflictError: (409, "IDEMPOTENCY_CONFLICT"),
+    RequestRunningError: (409, "IDEMPOTENCY_IN_PROGRESS"),
     RoleTooHighError: (403, "ROLE_TOO_HIGH"),
     RateLimitedError: (429, "RATE_LIMITED"),
     TooManyCallsError: (429, "TOO_MANY_CALLS"),
@@ -111,7 +115,7 @@ def problem_of(error: DomainError) -> ProblemError:
     """The answer for a domain error. An error class missing from `TABLE` is a bug and raises KeyError."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), type(error))
     problem = ProblemError(*TABLE[kind], error.message, _details(error))
-    if isinstance(error, RateLimitedError):
+    if isinstance(error, RateLimitedError | RequestRunningError):
         problem.retry_after_s = error.retry_after_s
     return problem
 

@@ -12,10 +12,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
+from control.api.changes.idempotency import Content, alone_with, answered_once, idempotency_key
 from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication, bodies
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.api.protocol.encoding import Encoded, joined
+from control.api.protocol.encoding import Encoded, encoded, joined
 from control.api.protocol.origins import origin_of
 from control.dependencies import Dependencies, Store
 from control.errors import NotFoundError
@@ -65,6 +66,7 @@ class Operation:
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
+    `creates`: a repeat would create another thing, so it takes an `Idempotency-Key`.
     `also_at`: a path that some clients write instead; the description does not have it.
     """
 
@@ -77,6 +79,7 @@ class Operation:
     query: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
     needs: Permission = field(kw_only=True)
+    creates: bool = field(default=False, kw_only=True)
     also_at: str | None = None
 
 
@@ -103,12 +106,18 @@ def _entry(operation: Operation) -> Handler:
         path = path_parameters(request)
         query = bodies.read_query(request, operation.query)
         text = await bodies.receive(request) if operation.body is not None else b""
-        async with dependencies.turns.of(caller.workspace_id):
+        key = idempotency_key(request, caller) if operation.creates else None
+        async with alone_with(key, dependencies), dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(caller.workspace_id, text, operation.body)
             acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request)))
+
+            async def answer(parts: Dependencies) -> Encoded:
+                api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
+                return encoded(await operation.handler(api_request))
+
             parts = replace(dependencies, store=acting)
-            api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
-            return _rendered(await operation.handler(api_request))
+            content = Content(text, list(request.query.items()) if operation.query is not None else ())
+            return _rendered(await answered_once(key, content, parts, answer))
 
     return handle
 
@@ -121,9 +130,7 @@ def path_parameters(request: web.Request) -> dict[str, str]:
     return values
 
 
-def _rendered(answer: BaseModel | Encoded) -> web.Response:
-    """Encode the JSON as UTF-8."""
-    pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
-    headers = {"Cache-Control": "no-store"}
-    body = joined(pieces)
+def _rendered(answer: Encoded) -> web.Response:
+    body = joined(answer.pieces)
+    headers = {"Cache-Control": "no-store", **answer.headers}
     return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
