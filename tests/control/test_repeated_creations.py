@@ -66,8 +66,8 @@ class Operator:
                 content = await answer.json()
                 if answer.status == 200:
                     return content["api_key"], answer.headers.get(REPLAYED) == "true"
-                assert answer.status in (409, 429), content
-                await asyncio.sleep(content["retry_after"])
+                assert answer.status in (409, 429, 503), content
+                await asyncio.sleep(content.get("retry_after", 1))
 
     async def lose(self, process: Process, idempotency_key: str) -> None:
         """Send it, and learn nothing of it."""

@@ -96,13 +96,14 @@ async def post(plane: ControlPlane, path: str, body: Any = None, key: str = "k-1
 
 
 async def patient(call: Callable[[], Awaitable[Answer]], until_answered: bool = False) -> Answer:
-    """Call again when the API key's rate limit says so. `until_answered`: also while the first request still runs."""
+    """Call again when the API key's rate limit says so. `until_answered`: also while the first request still runs, and
+    when a busy machine has no connection to the database left."""
+    codes = ["RATE_LIMITED", *(("IDEMPOTENCY_IN_PROGRESS", "DATABASE_UNAVAILABLE") if until_answered else ())]
     while True:
         answer = await call()
-        is_running = until_answered and answer.status == 409 and answer.body["code"] == "IDEMPOTENCY_IN_PROGRESS"
-        if answer.status != 429 and not is_running:
+        if answer.status == 200 or answer.body["code"] not in codes:
             return answer
-        await asyncio.sleep(answer.body["retry_after"])
+        await asyncio.sleep(answer.body.get("retry_after", 1))
 
 
 @pytest.fixture
