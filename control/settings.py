@@ -12,6 +12,8 @@ from runtime.environment import Environment, SettingsError, access_token, http_u
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
 from runtime.metrics_export.settings import MetricExportSettings, metric_export_settings
 from runtime.secret_keys import secret_keys
+from runtime.tls.files import CertificateFiles, certificate_files
+from runtime.tls.pinned import PeerTls, peer_tls
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
@@ -51,6 +53,10 @@ class Settings:
     regions: tuple[str, ...] = ()
     """The regions that endpoints may have besides UNRESTRICTED."""
     egress_ca_file: str | None = None
+    tls: CertificateFiles | None = None
+    """The certificate of the listener. None: it speaks plain HTTP."""
+    proxy_tls: PeerTls = True
+    """The check of the proxy's certificate."""
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
@@ -97,6 +103,8 @@ class Settings:
             traces=trace_settings(read, "TOLLGATE_TRACES"),
             metric_export=metric_export_settings(read, "TOLLGATE_METRICS"),
             login=_login(read),
+            tls=certificate_files(read, "TOLLGATE_TLS_CERT_FILE", "TOLLGATE_TLS_KEY_FILE"),
+            proxy_tls=peer_tls(read, "TOLLGATE_PROXY_CERT_FILE"),
             **fields,
         )
 
