@@ -266,8 +266,10 @@ def another_key(_: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("ending", "change"),
     [
-        (".whl", append_a_byte),
-        (".tar.gz", append_a_byte),
+        (f"tollgate-{VERSION}-py3-none-any.whl", append_a_byte),
+        (f"tollgate-{VERSION}.tar.gz", append_a_byte),
+        (f"tollgate_client-{VERSION}.tar.gz", append_a_byte),
+        (f"tollgate-client-{VERSION}.tgz", append_a_byte),
         (".cdx.json", append_a_byte),
         ("SHA256SUMS", change_a_digest),
         ("SHA256SUMS", append_a_byte),

@@ -19,7 +19,7 @@ _Parse = Callable[..., Any]
 """A generated function: `(client=…, response=…)`. It looks at `client` only if the answer's status is unknown to it."""
 _ANY_CLIENT = Client(base_url="", raise_on_unexpected_status=True)
 _HEADERS: ContextVar[httpx.Headers] = ContextVar("headers")
-"""Those of the latest answer in this thread or task."""
+"""The headers of the latest answer in this thread or task."""
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ PROGRAMS = Path(__file__).parent
 VERSION = "1.2.3"
 EPOCH = 1_790_000_000
 _DEPENDENCIES = ("openapi-fetch", "openapi-typescript-helpers", "@types/node", "undici-types")
-"""What `npm install` of the package brings, and the types of Node.js, which the programs use."""
+"""The packages that `npm install` of ours brings, and the types of Node.js, which the programs use."""
 
 
 class Packages:
