@@ -24,7 +24,8 @@ from bench.programs.subjects import Rig, Subject, own, start_rig
 from bench.usage import cpu_s
 
 NONE = "none"
-FIGURES = {"p50_us": "p50", "p99_us": "p99", "cpu_s": "CPU"}
+KINDS = ("good", "away", "never answers", "full")
+FIGURES = {"p50_us": "p50", "p99_us": "p99", "worker": "CPU of the worker", "supervisor": "of the supervisor"}
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def collector(status: int) -> Iterator[str]:
         server.shutdown()
 
 
-def start_gateways(stack: ExitStack, rig: Rig, scratch: Path) -> list[Subject]:
+def start_gateways(stack: ExitStack, rig: Rig, scratch: Path, kinds: Sequence[str]) -> list[Subject]:
     """A gateway per kind of collector, all running at once."""
     urls = {
         NONE: "",
@@ -62,7 +63,8 @@ def start_gateways(stack: ExitStack, rig: Rig, scratch: Path) -> list[Subject]:
         "full": stack.enter_context(collector(503)),
     }
     subjects = []
-    for name, url in urls.items():
+    for name in (NONE, *kinds):
+        url = urls[name]
         folder = scratch / name.replace(" ", "-")
         folder.mkdir()
         patience = {"TOLLGATE_REDIS_TIMEOUT_S": "1"}  # five gateways share the cores
@@ -79,11 +81,11 @@ def start_gateways(stack: ExitStack, rig: Rig, scratch: Path) -> list[Subject]:
 
 
 def measure(subject: Subject, rig: Rig, scratch: Path, rate_per_s: int) -> Mapping[str, float]:
-    """Latencies at a steady rate, and the CPU of worker and supervisor meanwhile."""
-    pids = subject.proxy_pids()
-    before_s = cpu_s(pids)
+    """Latencies at a steady rate, and the CPU seconds of worker and supervisor meanwhile."""
+    pids = {part: subject.parts[part]() for part in ("worker", "supervisor")}
+    before_s = {part: cpu_s(own) for part, own in pids.items()}
     latencies = measure_latency(subject.call, subject.parts, rig, scratch, rate_per_s)
-    return {**latencies, "cpu_s": cpu_s(pids) - before_s}
+    return {**latencies, **{part: cpu_s(own) - before_s[part] for part, own in pids.items()}}
 
 
 def show(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
@@ -93,7 +95,7 @@ def show(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
         for key, label in FIGURES.items():
             median = statistics.median(figures[name][key] for figures in rounds)
             ratios = sorted(figures[name][key] / figures[NONE][key] for figures in rounds)
-            amount = f"{median:.2f} s" if key == "cpu_s" else f"{median:,.0f} µs"
+            amount = f"{median:.2f} s" if key in ("worker", "supervisor") else f"{median:,.0f} µs"
             texts.append(f"{label} {amount} ({statistics.median(ratios):.2f}: {ratios[0]:.2f} to {ratios[-1]:.2f})")
         print(f"{name:14} {', '.join(texts)}")
 
@@ -102,11 +104,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", type=int, default=RATE_PER_S, help="calls a second")
+    parser.add_argument("--kinds", nargs="*", choices=KINDS, default=KINDS, help="of collectors")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         scratch = Path(folder)
         rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=True)
-        subjects = start_gateways(stack, rig, scratch)
+        subjects = start_gateways(stack, rig, scratch, options.kinds)
         rounds = []
         for turn in range(options.rounds):
             turned = subjects[turn % len(subjects) :] + subjects[: turn % len(subjects)]
