@@ -18,9 +18,7 @@ class Metrics:
     def __init__(self, certificate: CertificateFiles | None = None) -> None:
         self.registry = CollectorRegistry()
         if certificate is not None:
-            Gauge(
-                "tollgate_tls_certificate_not_after_seconds", f"{CERTIFICATE_END_TEXT}.", registry=self.registry
-            ).set_function(lambda: certificate.pair.ends_at_s)
+            self._watch_certificate(certificate)
         self.exemplar: Callable[[], dict[str, str] | None] = lambda: None
         """A function that returns the labels of the call that is being counted; None if it has no trace."""
         self._answers = Counter(
@@ -77,6 +75,12 @@ class Metrics:
             ("status",),
             registry=self.registry,
         )
+
+    def _watch_certificate(self, files: CertificateFiles) -> None:
+        ends_at = Gauge(
+            "tollgate_tls_certificate_not_after_seconds", f"{CERTIFICATE_END_TEXT}.", registry=self.registry
+        )
+        ends_at.set_function(lambda: files.pair.ends_at_s)
 
     def watch_event_clock(self, behind_s: Callable[[], float]) -> None:
         Gauge(
