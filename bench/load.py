@@ -20,6 +20,11 @@ class Call:
     body: str
     headers: Mapping[str, str] = field(default_factory=dict)
     script: Sequence[str] = ()
+    is_tls: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://127.0.0.1:{self.port}{self.path}"
 
     @property
     def model(self) -> str:
@@ -51,7 +56,7 @@ def run_wrk(call: Call, connections: int, seconds: int, scratch: Path, under: Se
     lines += [f'wrk.headers["{name}"] = "{value}"' for name, value in call.headers.items()]
     script.write_text("\n".join([*lines, *call.script]))
     argv = [*under, "taskset", "-c", str(OTHER_CORE), "wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency"]
-    argv += ["--timeout", "20s", "-s", str(script), f"http://127.0.0.1:{call.port}{call.path}"]
+    argv += ["--timeout", "20s", "-s", str(script), call.url]
     try:
         process = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 60, check=True)
     except (OSError, subprocess.SubprocessError) as error:

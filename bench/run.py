@@ -58,6 +58,7 @@ from bench.studies.stream_parts import (
     measure_steady,
     note_what_was_kept,
 )
+from bench.studies.tls import measure_tls
 from bench.usage import cpu_s
 
 RESULTS = Path("bench/RESULTS.md")
@@ -130,7 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     write_report(findings, None if options.quick or options.part else RESULTS)
     failed = [
-        name for name in findings.missing if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith("streams of ")
+        name
+        for name in findings.missing
+        if name not in (*PEERS, SYSTEM_CALLS) and not name.startswith(("streams of ", "tls of "))
     ]
     if failed:
         print(f"bench: failed: {', '.join(failed)}", file=sys.stderr)
@@ -381,6 +384,7 @@ PARTS: Mapping[str, Callable[[Run], None]] = {
     "books": lambda run: measure_books(run.rig, run.findings, run.scratch),
     "two workers": _measure_workers,
     "scale of policy": _measure_policy,
+    "tls": lambda run: measure_tls(_beside(run), run.rig, run.findings, run.scratch),
     "hostile callers": lambda run: measure_hostile_callers(run.rig, run.findings, run.scratch),
 }
 """The parts of a whole run after the calls, in this order; each can be measured alone with `--part`."""

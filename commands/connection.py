@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from commands.edges.context_file import path_of_contexts, read_contexts
 from commands.errors import ManagementError, NoAccessError
 from runtime.environment import http_url
+from runtime.tls.pinned import pinned
 
 T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8081"
@@ -38,6 +39,8 @@ class Access:
     api_key: str = field(repr=False)
     proxy_url: str | None = None
     admin_url: str | None = None
+    cert_file: str | None = None
+    """The file of the very certificate to accept; None: certificates are checked by names and authorities."""
 
 
 class LocalAccess(Protocol):
@@ -64,7 +67,10 @@ class Connection:
         if url is None and self.access.proxy_url is None:
             raise click.UsageError("--proxy-url is needed: where calls go")
         try:
-            return replace(self, access=replace(self.access, url=http_url(url or self.access.proxy_url or "")))
+            address = http_url(url or self.access.proxy_url or "")
+            is_known = address == self.access.proxy_url
+            cert_file = self.access.cert_file if is_known else os.environ.get("TOLLGATE_PROXY_CERT_FILE")
+            return replace(self, access=replace(self.access, url=address, cert_file=cert_file))
         except ValueError as error:
             raise click.BadParameter(str(error), param_hint="--proxy-url") from None
 
@@ -72,8 +78,13 @@ class Connection:
         """Run `work` with a client. A refusal or an unreachable API ends the command: one message, exit status 1."""
         from commands.edges.management_client import ManagementClient  # aiohttp takes 0.2 s to import
 
+        try:
+            tls = pinned(self.access.cert_file)
+        except (OSError, ValueError):
+            raise click.ClickException(f"{self.access.cert_file} cannot be read as a certificate in PEM") from None
+
         async def connected() -> T:
-            client = ManagementClient(self.access.url, self.access.api_key)
+            client = ManagementClient(self.access.url, self.access.api_key, tls=tls)
             try:
                 return await work(client)
             finally:
@@ -129,7 +140,7 @@ def _access(context: click.Context, url: str | None, data: Path, workspace: str 
     try:
         if api_key:
             _check_workspace("TOLLGATE_API_KEY is set", "unset it", workspace)
-            return Access(http_url(url or DEFAULT_URL), api_key)
+            return Access(http_url(url or DEFAULT_URL), api_key, cert_file=_cert_file())
         if url is None and not _names_directory(context) and (in_use := _context_in_use()) is not None:
             _check_workspace(f"the context {in_use.url} is in use", "use --data, or another context", workspace)
             return in_use
@@ -160,4 +171,8 @@ def _names_directory(context: click.Context) -> bool:
 
 def _context_in_use() -> Access | None:
     context = read_contexts(path_of_contexts()).present
-    return None if context is None else Access(context.url, context.api_key)
+    return None if context is None else Access(context.url, context.api_key, cert_file=_cert_file())
+
+
+def _cert_file() -> str | None:
+    return os.environ.get("TOLLGATE_CONTROL_CERT_FILE")

@@ -5,7 +5,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,10 +20,13 @@ from control.full_collections import defer_full_collections
 from control.long_work import let_the_loop_go_first
 from control.settings import Settings
 from control.stopping import done_unless
+from runtime.background import running
 from runtime.http.listening import listen
 from runtime.http.server import FrontRunner
+from runtime.http.tls_layer import TlsListener
 from runtime.log_lines import log_to_stderr, log_uncaught
 from runtime.setting_names import warnings_of
+from runtime.tls.files import CertificateFiles
 
 log = logging.getLogger("control")
 _FLAGS = {
@@ -87,13 +91,33 @@ async def _serve(app: web.Application, settings: Settings) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runner = FrontRunner(app, LIMITS, shutdown_timeout=settings.drain_timeout_s)
+    files = settings.tls
+    tls = None if files is None else TlsListener(files.pair.context(), LIMITS.code_member)
+    runner = FrontRunner(app, LIMITS, tls, shutdown_timeout=settings.drain_timeout_s)
     try:
         if await done_unless(stop, runner.setup()):
             await listen(runner, settings.host, settings.port)
-            log.info("Control listens on %s.", ", ".join(site.name for site in runner.sites))
+            sites = ", ".join(site.name for site in runner.sites)
+            until = "" if files is None else f" with TLS (certificate valid until {files.valid_until})"
+            log.info("Control listens on %s%s.", sites, until)
             defer_full_collections()
             let_the_loop_go_first()
-            await stop.wait()
+            async with following(files, tls):
+                await stop.wait()
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def following(files: CertificateFiles | None, tls: TlsListener | None) -> AsyncIterator[None]:
+    """Show each new certificate of these files until the block ends."""
+    if files is None or tls is None:
+        yield
+        return
+
+    def renew() -> None:
+        tls.context = files.pair.context()
+
+    files.changed = renew
+    async with running(files.follow):
+        yield

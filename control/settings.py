@@ -10,7 +10,10 @@ from policy.identity.login_settings import LoginSettings, claim_name, issuer_url
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.metrics_export.settings import MetricExportSettings, metric_export_settings
 from runtime.secret_keys import secret_keys
+from runtime.tls.files import CertificateFiles, certificate_files
+from runtime.tls.pinned import PeerTls, peer_tls
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATABASE_URL = "sqlite+aiosqlite:///.tollgate/control.db"
@@ -50,6 +53,10 @@ class Settings:
     regions: tuple[str, ...] = ()
     """The regions that endpoints may have besides UNRESTRICTED."""
     egress_ca_file: str | None = None
+    tls: CertificateFiles | None = None
+    """The certificate of the listener. None: it speaks plain HTTP."""
+    proxy_tls: PeerTls = True
+    """The check of the proxy's certificate."""
     proxy_url: str | None = None
     """The URL at which the console's calls reach the proxy; None: it makes none."""
     portal_cost: bool = False
@@ -64,6 +71,8 @@ class Settings:
     log_level: str = DEFAULT_LEVEL
     traces: TraceSettings | None = None
     """None: off, and no tracer or exporter is imported."""
+    metric_export: MetricExportSettings | None = None
+    """None: metrics are for Prometheus alone, and no exporter is imported."""
 
     @property
     def sums_retention_days(self) -> float:
@@ -92,7 +101,10 @@ class Settings:
             secret_keys=control_keys(read),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
+            metric_export=metric_export_settings(read, "TOLLGATE_METRICS"),
             login=_login(read),
+            tls=certificate_files(read, "TOLLGATE_TLS_CERT_FILE", "TOLLGATE_TLS_KEY_FILE"),
+            proxy_tls=peer_tls(read, "TOLLGATE_PROXY_CERT_FILE"),
             **fields,
         )
 

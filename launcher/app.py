@@ -69,7 +69,7 @@ class Launcher:
         self._probe = HealthProbe()
         self.hook = WakeHook(self._wake)
         path = f"/v1/models/{quote(options.model_id, safe='')}/deployments/{quote(options.deployment_id, safe='')}"
-        self._control = ControlClient(options.url, options.api_key, path)
+        self._control = ControlClient(options.url, options.api_key, path, options.tls)
         self._log = LogSender(self._control, say, (options.api_key, self.hook.path_secret))
 
     async def listen(self) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from launcher.options import DEFAULT_IDLE_TIMEOUT_S, DEFAULT_MAX_REPLICAS, DEFAULT_START_TIMEOUT_S, Options
-from runtime.environment import http_url
+from runtime.environment import Environment, SettingsError, http_url
+from runtime.tls.pinned import peer_tls
 
 _SECONDS = click.FloatRange(0, min_open=True)
 
@@ -65,7 +66,11 @@ def launcher(drain_timeout: float, **flags: Any) -> None:
     api_key = os.environ.get("TOLLGATE_API_KEY", "").strip()  # no flag: others can read a command line
     if not api_key:
         raise click.UsageError("TOLLGATE_API_KEY is not set: a key of type WORKSPACE_MANAGE_ALL is needed")
-    options = Options(api_key=api_key, drain_timeout_s=drain_timeout, **flags)
+    try:
+        tls = peer_tls(Environment(os.environ), "TOLLGATE_CONTROL_CERT_FILE")
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from None
+    options = Options(api_key=api_key, drain_timeout_s=drain_timeout, tls=tls, **flags)
     try:
         asyncio.run(run(options, _say, click.echo))
     except LauncherError as error:

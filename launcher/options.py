@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from runtime.tls.pinned import PeerTls
+
 DEFAULT_MAX_REPLICAS = 1
 DEFAULT_IDLE_TIMEOUT_S = 300.0
 DEFAULT_START_TIMEOUT_S = 1200.0
@@ -29,6 +31,8 @@ class Options:
     start_timeout_s: float = DEFAULT_START_TIMEOUT_S
     drain_timeout_s: float = 25.0
     health: str | None = None
+    tls: PeerTls = True
+    """The check of the management API's certificate."""
 
 
 def argv_for(command: Sequence[str], port: int) -> list[str]:

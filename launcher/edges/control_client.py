@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from runtime.tls.pinned import PeerTls
+
 TIMEOUT_S = 10.0
 _MAX_MESSAGE_CHARS = 500
 _BUSY = frozenset((408, 429))
@@ -32,9 +34,10 @@ class ControlRefusedError(Exception):
 class ControlClient:
     """One deployment, as the management API shows it. Redirects are not followed: they would take the key along."""
 
-    def __init__(self, url: str, api_key: str, path: str) -> None:
+    def __init__(self, url: str, api_key: str, path: str, tls: PeerTls = True) -> None:
         self._deployment_url = url + path
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"Bearer {api_key}"},
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             trust_env=False,

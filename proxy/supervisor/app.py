@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.machine_reports import MachineReports
@@ -31,6 +32,7 @@ from proxy.edges.policy.supervisor.secret_probe import SecretProbe
 from proxy.edges.policy.supervisor.time_recorder import TimeRecorder
 from proxy.edges.process.channel import Message
 from proxy.edges.process.supervisor.replica_answers import ReplicaAnswers
+from proxy.edges.process.supervisor.worker_certificate import NOT_FOR_WORKERS, WorkerCertificate
 from proxy.edges.process.supervisor.worker_processes import (
     ASYNC_WORKER,
     PortInUseError,
@@ -46,7 +48,14 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.supervisor.dead_holders import DeadHolders
 from proxy.edges.redis.supervisor.probe import RedisProbe
 from proxy.edges.redis.supervisor.worker_places import WorkerPlaces
-from proxy.edges.replicas.supervisor.control_reports import MACHINES, REQUESTS, TRAFFIC, ControlReports
+from proxy.edges.replicas.supervisor.control_reports import (
+    DEPLOYMENTS,
+    MACHINES,
+    REQUESTS,
+    TRAFFIC,
+    ControlReports,
+    Topic,
+)
 from proxy.edges.replicas.supervisor.deployment_services import DeploymentServices
 from proxy.edges.telemetry.supervisor.admin_port import admin_app
 from proxy.edges.telemetry.supervisor.clock_steps import RedisClockSteps
@@ -66,6 +75,9 @@ from runtime.http.listening import listen_on
 from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 from runtime.secret_keys import services_of
+
+if TYPE_CHECKING:
+    from runtime.metrics_export.export import MetricExport
 
 WORKER_EXIT_S = 2.0
 """Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
@@ -99,7 +111,8 @@ class Supervisor:
     def __init__(self, settings: Settings, bind: Bind, worker_environ: Mapping[str, str]) -> None:
         self._settings = settings
         self._bind = bind
-        self._environ = worker_environ
+        self._environ = {name: value for name, value in worker_environ.items() if name not in NOT_FOR_WORKERS}
+        self._certificate: WorkerCertificate | None = None
         self._slots: list[WorkerSlot] = []
         """Slots of proxy workers. The slots of async workers are numbered after them."""
         self._async_slots: list[WorkerSlot] = []
@@ -129,6 +142,9 @@ class Supervisor:
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run, self._requests.run))
             await stack.enter_async_context(running(self._time.run))
+            export = self._metric_export()
+            if export is not None:
+                await stack.enter_async_context(running(export.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -136,7 +152,9 @@ class Supervisor:
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
             figures = (self._traffic.finish(within_s), self._requests.finish(within_s))
-            last_reports = (self._deployments.finish(within_s), *figures)
+            last_reports = [self._deployments.finish(within_s), *figures]
+            if export is not None:
+                last_reports.append(export.close())
             if (await asyncio.gather(shipped, *last_reports))[0]:
                 await self._machine.finish(within_s)
             else:
@@ -158,14 +176,13 @@ class Supervisor:
         stack.callback(self._replica.close)
         stack.callback(self._time.close)
         self._time.record()  # before a worker reads it
-        feed = ControlFeed(self._settings.control_url, self._settings.internal_token)
+        settings = self._settings
+        feed = ControlFeed(settings.control_url, settings.internal_token, settings.control_tls)
         stack.push_async_callback(feed.close)
-        interval_s = self._settings.refresh_interval_s
         watched = WatchedReplica(self._replica, self._models)
-        self._refresher = Refresher(watched, feed, interval_s, self._started_over)
-        self._provider_keys = ProviderKeys(
-            self._settings.control_url, self._settings.internal_token, self._refresher.refresh_on_demand
-        )
+        self._refresher = Refresher(watched, feed, settings.refresh_interval_s, self._started_over)
+        follow = self._refresher.refresh_on_demand
+        self._provider_keys = ProviderKeys(settings.control_url, settings.internal_token, follow, settings.control_tls)
         stack.push_async_callback(self._provider_keys.close)
         self._open_deployments(stack)
         self._open_call_reports(stack)
@@ -177,6 +194,10 @@ class Supervisor:
         listeners = open_listeners(self._bind.host, self._bind.proxy_port, self._bind.workers)
         for listener in listeners:
             stack.callback(listener.close)
+        if (files := self._settings.tls) is not None:
+            self._certificate = WorkerCertificate(files, self._tell_workers)
+            stack.callback(self._certificate.close)
+            await stack.enter_async_context(running(files.follow))
         self._make_slots(listeners)
         await self._serve_admin(stack, admin)
         bind = self._bind
@@ -184,12 +205,28 @@ class Supervisor:
 
     def _open_call_reports(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        self._traffic = TrafficReports(ControlReports(settings.control_url, settings.internal_token, TRAFFIC))
+        self._traffic = TrafficReports(self._control_reports(TRAFFIC))
         stack.push_async_callback(self._traffic.close)
-        listing = ControlReports(settings.control_url, settings.internal_token, REQUESTS)
-        self._requests = RequestReports(listing, settings.request_max_per_s)
+        self._requests = RequestReports(self._control_reports(REQUESTS), settings.request_max_per_s)
         self._totals.include(self._requests)
         stack.push_async_callback(self._requests.close)
+
+    def _control_reports(self, topic: Topic = DEPLOYMENTS) -> ControlReports:
+        settings = self._settings
+        return ControlReports(settings.control_url, settings.internal_token, topic, tls=settings.control_tls)
+
+    def _metric_export(self) -> "MetricExport | None":
+        settings = self._settings.metric_export
+        if settings is None:
+            return None
+        # Imported here, because a process that sends no metrics must not pay for what it does not use.
+        from runtime.collector.resource import PROXY_SERVICE, resource_at
+        from runtime.metrics_export.export import MetricExport
+
+        resource = resource_at(PROXY_SERVICE, self._bind.admin_port)
+        export = MetricExport(settings, resource, self._totals.exported, self._read_figures)
+        self._totals.include(export.counts)
+        return export
 
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
         environ = self._environ
@@ -201,7 +238,9 @@ class Supervisor:
         on_start = self._machine.started
         places = self._places.received
         callbacks = SlotCallbacks(self._counted, self._worker_died, confirm, damage, replicas, on_start, places, keys)
-        self._slots = [WorkerSlot(n, proxy_worker(one), environ, callbacks) for n, one in enumerate(listeners)]
+        pair_fd = None if self._certificate is None else self._certificate.fd
+        programs = [proxy_worker(listener, pair_fd) for listener in listeners]
+        self._slots = [WorkerSlot(n, program, environ, callbacks) for n, program in enumerate(programs)]
         callbacks = SlotCallbacks(self._counted, self._async_worker_died, confirm, damage, replicas)
         numbers = range(workers, workers + self._async_workers)
         self._async_slots = [WorkerSlot(n, ASYNC_WORKER, environ, callbacks) for n in numbers]
@@ -218,7 +257,7 @@ class Supervisor:
 
     def _open_deployments(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        reports = ControlReports(settings.control_url, settings.internal_token)
+        reports = self._control_reports()
         stack.push_async_callback(reports.close)
         egress = Egress(settings.egress, settings.connect_timeout_s, settings.egress_ca_file)
         probes = HttpUpstream(egress, PROBE_CONNECTIONS)
@@ -236,6 +275,10 @@ class Supervisor:
         self._dead_holders = DeadHolders(queue)
         if settings.async_requests.enabled:
             figures.queue = RedisQueueOverview(queue)
+
+    def _tell_workers(self, message: Message) -> None:
+        for slot in self._slots:
+            slot.send(message)
 
     def _send_to_worker(self, slot: int, message: Message) -> None:
         self._all_slots[slot].send(message)
@@ -259,7 +302,7 @@ class Supervisor:
 
     async def _open_shipper(self, stack: contextlib.AsyncExitStack) -> None:
         settings = self._settings
-        ingest = HttpIngestClient(settings.control_url, settings.internal_token)
+        ingest = HttpIngestClient(settings.control_url, settings.internal_token, settings.control_tls)
         stack.push_async_callback(ingest.close)
         options = CountersOptions(
             on_loss="closed",
@@ -277,7 +320,7 @@ class Supervisor:
             look_back_interval_s=settings.refresh_interval_s, memory_root=settings.journal_memory_dir, shipped=shipped
         )
         self._shipper = Shipper(settings.journal_dir, ingest, counters, shipping)
-        reports = ControlReports(settings.control_url, settings.internal_token, MACHINES)
+        reports = self._control_reports(MACHINES)
         stack.push_async_callback(reports.close)
         self._machine = MachineReports(reports, settings.journal_dir, lambda: self._slots, self._shipper.committed)
         self._shipper.on_removed = self._machine.changed
@@ -384,11 +427,17 @@ class Supervisor:
         return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
 
     async def _metrics_text(self, accept: str, workspace: str) -> tuple[bytes, str]:
-        await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
-        self._deployments.metrics.read()
+        await self._read_figures()
         return await asyncio.to_thread(self._totals.text, accept, workspace)
 
+    async def _read_figures(self) -> None:
+        """Have the metrics take the latest figures of workers, queue and deployments."""
+        await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
+        self._deployments.metrics.read()
+
     def _readings(self) -> Iterable[tuple[str, str, float]]:
+        if self._certificate is not None:
+            yield from self._certificate.readings()
         confirmed_at_s = self._replica.confirmed_at_s
         age_s = time.monotonic() - confirmed_at_s if confirmed_at_s else float("inf")
         yield "tollgate_snapshot_age_seconds", "Time since control last confirmed the policy", age_s

@@ -1,7 +1,7 @@
 """A worker process: inherits its listening socket and its channel to the supervisor, and runs the app under uvloop.
 
 Started by `proxy/edges/process/supervisor/worker_processes.py` as `python -m proxy.worker LISTEN_FD CHANNEL_FD
-INCARNATION`, never by hand.
+INCARNATION [PAIR_FD]`, never by hand.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ with without_collections():
 def main(arguments: list[str]) -> None:
     # Ctrl-C in a terminal reaches the whole process group; only the supervisor decides when workers stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    listen_fd, channel_fd, incarnation = arguments
+    listen_fd, channel_fd, incarnation, *pair_fd = arguments
     listener = socket.socket(fileno=int(listen_fd))
     channel = socket.socket(fileno=int(channel_fd))
-    launch = WorkerLaunch(incarnation, listener, channel)
+    launch = WorkerLaunch(incarnation, listener, channel, int(pair_fd[0]) if pair_fd else None)
     settings = settings_from(os.environ)
     log_uncaught()
     with log_off_the_loop(settings.log_level), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -29,6 +29,7 @@ from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
@@ -43,13 +44,16 @@ from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.background import running
 from runtime.exhaustion import Exhaustion
 from runtime.http.console_looks import look_mark
+from runtime.http.tls_layer import TlsListener
 from runtime.secret_keys import services_of
+from runtime.tls.context import server_context
 
 if TYPE_CHECKING:
     from proxy.worker.tracing import WorkerTracing
 
 UNKNOWN_PART = 10
 """The part of the calls in flight (a tenth) that may wait for control to confirm an unknown key."""
+RENEW_AGAIN_S = 1.0
 LAST_ANSWERS_S = 2.0
 """Calls that still wait for a replica are answered this long before the drain timeout ends. They may be thousands."""
 
@@ -61,6 +65,8 @@ class WorkerLaunch:
     incarnation: str
     listener: socket.socket
     channel: socket.socket
+    pair_fd: int | None = None
+    """The file in memory with the certificate and key to show; None: it speaks plain HTTP."""
 
 
 async def serve(settings: Settings, launch: WorkerLaunch) -> None:
@@ -77,12 +83,13 @@ async def serve(settings: Settings, launch: WorkerLaunch) -> None:
         if tracing is not None:
             stack.push_async_callback(tracing.close, link)
         parts, meters = await _parts(settings, launch, link, replicas, stack)
+        tls = None if launch.pair_fd is None else _tls(launch.pair_fd, link)
         if tracing is not None:
             handle, refuse = tracing.handlers(parts, meters, _seal_keys(settings))
-            server = HttpServer(handle, refuse=refuse)
+            server = HttpServer(handle, refuse=refuse, tls=tls)
         else:
             pipeline = Pipeline(parts)
-            server = HttpServer(pipeline.handle, refuse=pipeline.refuse)
+            server = HttpServer(pipeline.handle, refuse=pipeline.refuse, tls=tls)
         await stack.enter_async_context(running(*services_of(settings.secret_keys)))
         await server.start(launch.listener)
         stack.push_async_callback(_drain, server, replicas, settings.drain_timeout_s - settings.ready_grace_s)
@@ -103,6 +110,20 @@ def _tracing(settings: Settings, launch: WorkerLaunch) -> "WorkerTracing | None"
     return WorkerTracing(settings.traces, launch.incarnation)
 
 
+def _tls(pair_fd: int, link: SupervisorLink) -> TlsListener:
+    """Show the certificate in this file, which the supervisor has checked, and each later one."""
+    tls = TlsListener(server_context(pair_fd), "error_code")
+
+    def renew() -> None:
+        try:
+            tls.context = server_context(pair_fd)
+        except OSError:  # no descriptor is left, or the supervisor writes just now
+            asyncio.get_running_loop().call_later(RENEW_AGAIN_S, renew)
+
+    link.on_certificate = renew
+    return tls
+
+
 async def _drain(server: HttpServer, replicas: ReplicaRequests, timeout_s: float) -> None:
     """Let calls end. Those that wait for a replica are answered in time, rather than cut off."""
     last_answers_s = min(LAST_ANSWERS_S, timeout_s / 2)
@@ -119,9 +140,7 @@ async def _parts(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[Parts, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
-    meters = WorkerMetrics(link, _access_log(stack).write, ListedCalls(settings.request_max_per_s))
-    link.flush = meters.flush
-    stack.callback(meters.close)
+    meters = _meters(settings, link, stack)
     journal = _call_journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     counters.places.announce = link.may_hold
@@ -170,6 +189,15 @@ async def _parts(
         now_ms=_latest_time(settings, stack).now_ms,
     )
     return parts, meters
+
+
+def _meters(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> WorkerMetrics:
+    listed = ListedCalls(settings.request_max_per_s)
+    gen_ai = None if settings.metric_export is None else GenAiCounts()
+    meters = WorkerMetrics(link, _access_log(stack).write, listed, gen_ai)
+    link.flush = meters.flush
+    stack.callback(meters.close)
+    return meters
 
 
 def _upstream_client(settings: Settings, stack: contextlib.AsyncExitStack) -> HttpUpstream:

@@ -18,6 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from runtime.http.error_answers import FIELDS, error_answer, error_json
 from runtime.http.framing import Framing, framing_fault, says_http
 from runtime.http.known_callers import KnownCallers
+from runtime.http.tls_layer import HANDSHAKE_S, TlsListener
 from runtime.log_lines import PacedLog
 from runtime.shares.places import Places
 
@@ -52,15 +53,23 @@ class FrontLimits:
 class FrontRunner(web.AppRunner):
     """Runs an application on connections that apply `FrontLimits`."""
 
-    def __init__(self, app: web.Application, limits: FrontLimits | None = None, **options: Any) -> None:
+    def __init__(
+        self, app: web.Application, limits: FrontLimits | None = None, tls: TlsListener | None = None, **options: Any
+    ) -> None:
         super().__init__(app, **options)
         self._limits = limits or FrontLimits()
+        self._tls = tls
         self._front: _Front | None = None
 
     async def setup(self) -> None:
         self.app.on_response_prepare.append(_add_fields)
         await super().setup()
-        self._front = _Front(cast(web.Server, super().server), self._limits)
+        self._front = _Front(cast(web.Server, super().server), self._limits, self._tls)
+
+    async def cleanup(self) -> None:
+        await super().cleanup()
+        if self._tls is not None:
+            self._tls.abort_handshakes()
 
     @property
     def server(self) -> web.Server | None:
@@ -75,7 +84,10 @@ async def _add_fields(_request: web.Request, answer: web.StreamResponse) -> None
 class _Front:
     """Creates a `_Connection` for each connection, and checks all of them every `look_interval_s`."""
 
-    def __init__(self, server: web.Server, limits: FrontLimits) -> None:
+    def __init__(self, server: web.Server, limits: FrontLimits, tls: TlsListener | None = None) -> None:
+        self._tls = tls
+        if tls is not None:
+            tls.allowed_s = self._handshake_s
         self.limits = limits
         self.workspaces = Places(limits.max_connections * 3 // 4, "connections")
         """The rest is for callers that are not known yet, for other parts of the product, and for operators."""
@@ -89,13 +101,28 @@ class _Front:
         self._loop = asyncio.get_running_loop()
         self._watch: asyncio.TimerHandle | None = None
 
-    def __call__(self) -> "_Connection":
+    def __call__(self) -> asyncio.BaseProtocol:
+        return self._connection() if self._tls is None else self._tls.layer(self._connection)
+
+    def _connection(self) -> "_Connection":
         return _Connection(self, self._server)
 
+    def _handshake_s(self, _transport: asyncio.Transport) -> float:
+        """Seconds that a new connection may shake hands; 0 if there is no room for it."""
+        return HANDSHAKE_S if self.has_room() else 0.0
+
     def has_room(self) -> bool:
-        """Return whether a connection may open; at the limit, close the one that waited longest for its caller."""
+        """Return whether a connection may open; at the limit, close the one that waited longest for its caller.
+
+        Connections in their handshake count, and those above a quarter make room first.
+        """
         connections = self._connections()
         most = self.limits.max_connections
+        handshakes = () if self._tls is None else tuple(self._tls.handshakes)
+        if len(connections) + len(handshakes) >= most and len(handshakes) > most // 4:
+            handshakes[0].abort()
+            return True
+        most -= len(handshakes)
         if len(connections) < most:
             return True
         open_connections = [one for one in connections if one.transport is not None]

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,9 +12,13 @@ from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.server import HttpServer
 from proxy.records.messages import Incoming, Outgoing
 from proxy.refusals import RefusalError, render
+from runtime.http.tls_layer import TlsListener
+from tests.fakes.pair_files import LOCALHOST, PairFiles
 from tests.waiting import PATIENCE_S
 
 Handle = Callable[[Incoming, Outgoing], Awaitable[None]]
+pair_of_all: PairFiles | None = None
+"""The pair of servers that are given none: None, but for tests that run once more over TLS."""
 
 
 async def echo(incoming: Incoming, outgoing: Outgoing) -> None:
@@ -87,10 +92,11 @@ async def connect(port: int, data: bytes = b"", *, reads: bool = True) -> Caller
 
 @dataclass
 class Front:
-    """The server and its port."""
+    """The server and its port. `tls`: how callers dial it; None: in plain text."""
 
     server: HttpServer
     port: int
+    tls: ssl.SSLContext | None = None
     callers: list[Caller] = field(default_factory=list)
 
     async def caller(self, receive_buffer: int = 0) -> Caller:
@@ -103,7 +109,9 @@ class Front:
         except OSError:
             sock.close()
             raise
-        caller = Caller(*await asyncio.open_connection(sock=sock, limit=receive_buffer or 2**16))
+        name = None if self.tls is None else LOCALHOST
+        streams = asyncio.open_connection(sock=sock, limit=receive_buffer or 2**16, ssl=self.tls, server_hostname=name)
+        caller = Caller(*await streams)
         self.callers.append(caller)
         return caller
 
@@ -115,10 +123,16 @@ class Front:
 
 
 @asynccontextmanager
-async def listening(handle: Handle = echo, options: HttpLimits | None = None) -> AsyncIterator[Front]:
+async def listening(
+    handle: Handle = echo, options: HttpLimits | None = None, pair: PairFiles | None = None
+) -> AsyncIterator[Front]:
+    """Serve, with TLS if there is a pair."""
+    pair = pair or pair_of_all
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    front = Front(HttpServer(handle, options), sock.getsockname()[1])
+    tls = None if pair is None else TlsListener(pair.read().context(), "error_code")
+    client = None if pair is None else pair.client_context()
+    front = Front(HttpServer(handle, options, tls=tls), sock.getsockname()[1], client)
     await front.server.start(sock)
     try:
         yield front

@@ -15,6 +15,7 @@ from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, 
 from policy.training.statuses import Outcome
 from policy.training.weights import Weights
 from policy.training.wire import added_objects
+from runtime.tls.pinned import PeerTls
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.control import AnotherTrainerError, ControlAwayError, ControlRefusedError
 
@@ -30,9 +31,10 @@ T = TypeVar("T")
 class ControlClient:
     """Calls control. Redirects are not followed: they would take the token along."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, tls: PeerTls = True) -> None:
         self._url = url + _PATH
         self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"Bearer {token}"},
             timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
             trust_env=False,

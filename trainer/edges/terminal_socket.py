@@ -11,6 +11,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
+from runtime.tls.pinned import PeerTls
 from trainer.control import ControlLostError, Size
 
 _PATH = "/internal/v1/training/terminals"
@@ -52,9 +53,11 @@ class TerminalSocket:
 class TerminalDialler:
     """Connects terminals to control."""
 
-    def __init__(self, control_url: str, token: str) -> None:
+    def __init__(self, control_url: str, token: str, tls: PeerTls = True) -> None:
         self._url = control_url + _PATH
-        self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}, trust_env=False)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls), headers={"Authorization": f"Bearer {token}"}, trust_env=False
+        )
 
     async def close(self) -> None:
         await self._session.close()

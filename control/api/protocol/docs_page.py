@@ -29,7 +29,8 @@ def docs_page(document: Json) -> str:
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])} "
         "Send <code>Authorization: Bearer &lt;API_KEY&gt;</code>. "
-        "OpenAPI document: <a href=/v1/openapi.json>/v1/openapi.json</a>.</p>"
+        "OpenAPI document: <a href=/v1/openapi.json>/v1/openapi.json</a>; "
+        "of the calls to models: <a href=/v1/openapi-inference.json>/v1/openapi-inference.json</a>.</p>"
         f"{sections}<h2>Messages that Tollgate sends</h2>{messages}<h2>Schemas</h2>{schemas}</html>"
     )
 

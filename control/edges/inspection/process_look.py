@@ -11,6 +11,8 @@ from typing import Any
 
 import aiohttp
 
+from runtime.tls.pinned import PeerTls
+
 _TIMEOUT_S = 5.0
 _START_TIMEOUT_S = 30.0
 
@@ -24,13 +26,15 @@ class ReadyLook:
     degraded: tuple[str, ...] = ()
 
 
-async def look_at_readyz(url: str) -> ReadyLook:
+async def look_at_readyz(url: str, tls: PeerTls = True) -> ReadyLook:
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + "/readyz") as answer:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url + "/readyz", ssl=tls) as answer:
             return _read(answer.status, await answer.json(content_type=None))
     except TimeoutError:
         return ReadyLook("no answer in time")
+    except aiohttp.ClientConnectorCertificateError:
+        return ReadyLook("its certificate is not trusted here: see SSL_CERT_FILE and TOLLGATE_CONTROL_CERT_FILE")
     except aiohttp.ClientConnectorError as error:
         return ReadyLook(error.os_error.strerror or "it refuses connections")
     except (aiohttp.ClientError, ValueError, AttributeError, TypeError):

@@ -2,12 +2,15 @@
 
 import aiohttp
 
+from runtime.tls.pinned import pinned
 
-async def answers_ok(url: str) -> bool:
-    """Return whether a GET is answered with 200 within a second."""
+
+async def answers_ok(url: str, cert_file: str | None = None) -> bool:
+    """Return whether a GET is answered with 200 within a second. `cert_file`: the very certificate to accept."""
+    timeout = aiohttp.ClientTimeout(total=1)
     try:
-        timeout = aiohttp.ClientTimeout(total=1)
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as answer:
+        tls = pinned(cert_file)
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url, ssl=tls) as answer:
             return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError, OSError):
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return False

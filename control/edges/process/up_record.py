@@ -29,6 +29,8 @@ class UpRecord:
     control: str
     admin: str
     has_own_database: bool
+    cert_file: str | None = None
+    """The file of the certificate that proxy and control show; None: they speak plain HTTP."""
 
 
 def write(directory: DataDirectory, record: UpRecord) -> None:
@@ -47,7 +49,8 @@ def read(directory: DataDirectory) -> UpRecord:
         if not directory.is_served():
             raise NotRunningError(directory.path)
         fields = json.loads(path.read_text())
-        return UpRecord(fields["proxy"], fields["control"], fields["admin"], fields["has_own_database"])
+        urls = (fields["proxy"], fields["control"], fields["admin"])
+        return UpRecord(*urls, fields["has_own_database"], fields.get("cert_file"))
     except FileNotFoundError:
         raise NotRunningError(directory.path) from None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from runtime.metrics_text import ALL_WORKSPACES, rendered
+from runtime.tls.files import CERTIFICATE_END_TEXT, CertificateFiles
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -14,8 +15,12 @@ _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
 class Metrics:
     """Control's metrics. Labels are route templates, never paths, whose ids would be unbounded."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: CertificateFiles | None = None) -> None:
         self.registry = CollectorRegistry()
+        if certificate is not None:
+            Gauge(
+                "tollgate_tls_certificate_not_after_seconds", f"{CERTIFICATE_END_TEXT}.", registry=self.registry
+            ).set_function(lambda: certificate.pair.ends_at_s)
         self.exemplar: Callable[[], dict[str, str] | None] = lambda: None
         """A function that returns the labels of the call that is being counted; None if it has no trace."""
         self._answers = Counter(

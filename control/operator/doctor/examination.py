@@ -1,6 +1,7 @@
 """The checks of `tollgate doctor`, in the order in which they are shown."""
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,12 +15,22 @@ from control.edges.process.redis_binary import RedisServerError, choose
 from control.edges.sql.database_url import DatabaseUrlError
 from control.operator.doctor.findings import Finding, fault, ok, warning
 from control.operator.doctor.installation import Installation
-from control.operator.doctor.machine_rules import disk_findings, memory_findings, ready_findings, upstream_findings
+from control.operator.doctor.machine_rules import (
+    certificate_findings,
+    disk_findings,
+    memory_findings,
+    ready_findings,
+    upstream_findings,
+)
 from control.operator.doctor.server_rules import OWN_REDIS, database_findings, queue_findings, redis_findings
 from policy.endpoints import PROVIDERS, Target
 from policy.hosts import EgressRules, Reach, platform_hosts
-from runtime.environment import http_url
+from runtime.environment import Environment, SettingsError, http_url
+from runtime.tls.context import CERT_FILE, KEY_FILE
+from runtime.tls.files import certificate_files
+from runtime.tls.pinned import peer_tls, pinned
 
+_DAY_S = 86_400.0
 JOURNAL_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the proxy's default, at which nothing is left)
 
 
@@ -31,11 +42,21 @@ async def examine(installation: Installation) -> list[Finding]:
     findings = list(installation.directory_findings())
     environment = installation.environment()
     findings += installation.settings_findings(await proxy_settings_trouble(environment))
+    findings += _certificate(environment)
     redis, (database, of_database) = await asyncio.gather(_redis(installation), _database(installation))
     findings += [*redis, *of_database, *_disks(environment)]
     findings += await _upstreams(database, environment)
     findings += await process_findings(installation)
     return findings
+
+
+def _certificate(environment: Mapping[str, str]) -> Iterator[Finding]:
+    try:
+        files = certificate_files(Environment(environment), CERT_FILE, KEY_FILE)
+    except SettingsError:  # the settings' finding says so
+        return
+    if files is not None:
+        yield from certificate_findings((files.pair.ends_at_s - time.time()) / _DAY_S, files.valid_until)
 
 
 async def _redis(installation: Installation) -> list[Finding]:
@@ -136,15 +157,17 @@ async def process_findings(installation: Installation) -> list[Finding]:
     record = installation.running()
     url = installation.environ.get("TOLLGATE_CONTROL_URL")
     if record is not None:
-        control, proxy = await asyncio.gather(look_at_readyz(record.control), look_at_readyz(record.admin))
+        tls = pinned(record.cert_file)
+        control, proxy = await asyncio.gather(look_at_readyz(record.control, tls), look_at_readyz(record.admin))
         control_findings = ready_findings(control, "control", record.control)
         return [*control_findings, *ready_findings(proxy, "proxy", record.admin)]
     if url:
         try:
             control_url = http_url(url)
+            tls = peer_tls(Environment(installation.environ), "TOLLGATE_CONTROL_CERT_FILE")
         except ValueError:  # the settings' finding says so; the URL may hold a password
             return []
-        return list(ready_findings(await look_at_readyz(control_url), "control", control_url))
+        return list(ready_findings(await look_at_readyz(control_url, tls), "control", control_url))
     if not installation.database_url:
         text = f"no `tollgate up` serves {installation.directory.path}, or it is not ready yet"
         return [warning("running", text, "Start it, or name its directory with --data")]

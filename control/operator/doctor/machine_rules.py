@@ -20,6 +20,7 @@ _TOO_FEW_FILES = 1000
 _FULL = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 _ROOM_REMEDY = "Make room: without space calls are refused. Never delete journals"
 _EXPIRES_DAYS = 14.0
+_RENEW = "Put a renewed certificate and its key into the files; no restart is needed"
 _USERS_SHOWN = 3
 
 
@@ -68,6 +69,17 @@ def upstream_findings(looks: Mapping[Origin, UpstreamLook], users: Mapping[Origi
         elif look.certificate_days is not None and look.certificate_days < _EXPIRES_DAYS:
             text = f"{origin} ({of}): its certificate ends in {look.certificate_days:.0f} days"
             yield warning("upstreams", text, "Tell whoever runs it")
+
+
+def certificate_findings(days: float, valid_until: str) -> Iterator[Finding]:
+    """`days`: for how long our own certificate is valid; below 0 if it has ended."""
+    text = f"TOLLGATE_TLS_CERT_FILE: valid until {valid_until}"
+    if days < 0:
+        yield fault("certificate", text + ", which is over: callers refuse it", _RENEW)
+    elif days < _EXPIRES_DAYS:
+        yield warning("certificate", f"{text}, in {days:.0f} days", _RENEW)
+    else:
+        yield ok("certificate", text)
 
 
 def _remedy(look: UpstreamLook) -> str:

@@ -18,7 +18,9 @@ from proxy.edges.http.http_exchange import AnswerOpenings
 from proxy.edges.http.http_limits import HttpLimits
 from proxy.edges.http.read_turns import ReadTurns
 from proxy.http_rules.header_names import HeaderNames
+from runtime.background import is_set_within
 from runtime.exhaustion import REFUSING_DESCRIPTORS, SPARE_DESCRIPTORS, highest_descriptor
+from runtime.http.tls_layer import HANDSHAKE_S, TlsListener
 
 READ_BYTES = 512 << 10
 """Size of the one read buffer. All connections share it, so it stays in the CPU cache."""
@@ -33,10 +35,17 @@ _CANCEL_S = 2.0
 class HttpServer:
     """Serves one listening socket with `handle`.
 
-    `refuse` answers the one request of a connection that takes one of the last file descriptors.
+    `refuse` answers the one request of a connection that takes one of the last file descriptors. `tls`: how it speaks
+    TLS; None: it speaks plain HTTP.
     """
 
-    def __init__(self, handle: Handle, limits: HttpLimits | None = None, refuse: Handle | None = None) -> None:
+    def __init__(
+        self,
+        handle: Handle,
+        limits: HttpLimits | None = None,
+        refuse: Handle | None = None,
+        tls: TlsListener | None = None,
+    ) -> None:
         self.handle = handle
         self.limits = limits or HttpLimits()
         self.exchange_limits = self.limits.exchange
@@ -54,6 +63,9 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()  # of connections, also of lost ones whose calls settle
         self._heads_dropped_at = 0.0
         self._refuse = refuse or handle
+        self._tls = tls
+        if tls is not None:
+            tls.allowed_s = self._handshake_s
         self._crowded: HttpServer
         self._refused: set[Connection] = set()
 
@@ -65,7 +77,7 @@ class HttpServer:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._sock = sock
-        self.accepting = Acceptor(sock, self._connection)
+        self.accepting = Acceptor(sock, self._new_protocol)
         self._crowded = self._make_crowded()
         await self.accepting.start()
         self._watch = self.loop.call_later(self.limits.watch_interval_s, self._check_connections)
@@ -90,7 +102,9 @@ class HttpServer:
         accepting.close()  # at once: without a SYN filter, a connection made in between would be reset
         for sock in queued:
             sock.setblocking(False)
-            await self.loop.connect_accepted_socket(self._connection, sock)
+            await self.loop.connect_accepted_socket(self._new_protocol, sock)
+        if self._tls is not None:  # the requests of connections in their handshake follow
+            await is_set_within(self._tls.no_handshakes, min(HANDSHAKE_S, ends_at - self.loop.time()))
         await close_when_idle(lambda: list(self.connections), ends_at, limits.drain_idle_s, limits.drain_linger_s)
         if self._watch is not None:
             self._watch.cancel()
@@ -98,6 +112,8 @@ class HttpServer:
 
     async def _cut(self) -> None:
         """Abort all connections; their calls are cancelled and settle."""
+        if self._tls is not None:
+            self._tls.abort_handshakes()
         for connection in list(self.connections):
             connection.abort()
         if self._tasks:
@@ -120,8 +136,18 @@ class HttpServer:
         if descriptor > highest_descriptor(SPARE_DESCRIPTORS) and self.accepting is not None:
             self.accepting.pause()
 
-    def _connection(self) -> Connection:
-        return Connection(self)
+    def _new_protocol(self) -> asyncio.BaseProtocol:
+        """The protocol of an accepted connection."""
+        return Connection(self) if self._tls is None else self._tls.layer(lambda: Connection(self))
+
+    def _handshake_s(self, transport: asyncio.Transport) -> float:
+        """Seconds that a new connection may shake hands: a moment if it takes one of the last descriptors."""
+        descriptor = transport.get_extra_info("socket").fileno()
+        if descriptor <= highest_descriptor(SPARE_DESCRIPTORS + REFUSING_DESCRIPTORS):
+            return HANDSHAKE_S
+        if descriptor > highest_descriptor(SPARE_DESCRIPTORS) and self.accepting is not None:
+            self.accepting.pause()  # until the next check
+        return CROWDED_S
 
     def _take_queue(self) -> list[socket.socket]:
         """Accept all queued connections, which closing the listener would reset."""

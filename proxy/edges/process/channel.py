@@ -2,7 +2,7 @@
 
 The worker reports that it serves, what it counted and where it may hold places, and asks to have unknown keys
 confirmed, for keys of identity providers and for replicas. The supervisor answers, and says that calls may reserve by
-HARD spend limits, and which trees to reserve in again. Must not carry a secret or an API key.
+HARD spend limits, which trees to reserve in again, and that there is another certificate. Must not carry a secret.
 """
 
 import asyncio
@@ -121,6 +121,8 @@ class SupervisorLink:
         """Returns this worker's state for `/readyz`. Called with `flush`."""
         self.on_replicas: Callable[[Message], None] = lambda message: None
         """Takes each answer about a replica."""
+        self.on_certificate: Callable[[], None] = lambda: None
+        """Called when the file in memory has another certificate."""
         self._on_spend: Callable[[Message], None] = lambda message: None
         self._spend: Message | None = None
 
@@ -235,6 +237,8 @@ class SupervisorLink:
                 self._channel.send({"is": "flushed", "health": self.health()})
             case "replica" | "waits" | "refused" | "woken":
                 self.on_replicas(message)
+            case "certificate":
+                self.on_certificate()
 
     def _answered(self, number: int, ok: bool) -> None:
         """Resolve a question: answered by the supervisor or timed out. The second of the two finds no question."""

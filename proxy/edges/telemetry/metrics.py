@@ -8,6 +8,7 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol
 
 from policy.limits.alerts import ReachedLimit
@@ -16,6 +17,7 @@ from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.accounting.slug_prices import Tariff
 from proxy.edges.telemetry.async_counts import AsyncCounts
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
 from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.spend_counts import add_parts, no_sums, spend_of
@@ -30,6 +32,8 @@ DURATION_BOUNDS_S = (
 OVERHEAD_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 FIRST_BYTE_BOUNDS_S = tuple(bound_ms / 1000 for bound_ms in FIRST_BYTE_BOUNDS_MS)
 REDIS_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
+_duration_of = attrgetter("duration_s")
+_ours_of = attrgetter("ours_s")
 
 
 class CountsSink(Protocol):
@@ -67,9 +71,10 @@ class WorkerMetrics:
         sink: CountsSink,
         log_calls: Callable[[Sequence[RequestReport]], None] | None = None,
         listed: ListedCalls | None = None,
+        gen_ai: GenAiCounts | None = None,
     ) -> None:
         """`log_calls`: writes the access log; `listed`: makes rows of the list of requests. None in a process that
-        serves no calls."""
+        serves no calls. `gen_ai`: None unless metrics are sent by OTLP."""
         self.async_requests = AsyncCounts()
         """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
@@ -77,6 +82,7 @@ class WorkerMetrics:
         self._sink = sink
         self._log_calls = log_calls
         self._listed = listed
+        self._gen_ai = gen_ai
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
@@ -178,15 +184,17 @@ class WorkerMetrics:
                 self._log_calls(ended)
             if self._listed is not None:
                 self._listed.add(ended)
+            if self._gen_ai is not None:
+                self._gen_ai.add(ended)
 
     def _count_calls(self, ended: list[RequestReport]) -> None:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
             bill = call.bill
-            prices = call.prices
             tariff = None
-            if prices is not None and bill is not None:
+            # What is billed has a route.
+            if bill is not None and (prices := call.route.prices) is not None:  # type: ignore[union-attr]
                 tariff = prices.tariff(call.ended_at_ms, bill.details.service_tier, bill.tokens.input)
             row = calls.get((call.labels.counted, call.status, tariff))
             sums, first_bytes = row if row is not None else self._uncounted(call, tariff)
@@ -201,8 +209,8 @@ class WorkerMetrics:
                     add_parts(sums, bill, is_count=call.is_count)
             if (first_byte_s := call.first_byte_s) is not None:
                 first_bytes[bisect_left(FIRST_BYTE_BOUNDS_S, first_byte_s)] += 1
-        histograms["duration"].observe([call.duration_s for call in ended])
-        histograms["overhead"].observe([call.ours_s for call in ended])
+        histograms["duration"].observe(list(map(_duration_of, ended)))
+        histograms["overhead"].observe(list(map(_ours_of, ended)))
         histograms["first_byte"].sum += sum([call.first_byte_s or 0.0 for call in ended])
 
     def _uncounted(self, call: RequestReport, tariff: Tariff | None) -> tuple[list[int], list[int]]:
@@ -255,6 +263,8 @@ class WorkerMetrics:
         }
         if self.traces is not None:
             counts["traces"] = self.traces()
+        if self._gen_ai is not None:
+            counts["gen_ai"] = self._gen_ai.drain()
         for container in (self._calls, self._first_bytes, self._decisions, self._reached, self._unreported):
             container.clear()
         return counts

@@ -7,6 +7,7 @@ missing" raises `IngestUnavailableError`.
 import aiohttp
 
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
+from runtime.tls.pinned import PeerTls
 
 PATH = "/internal/v1/events"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=2)
@@ -17,14 +18,17 @@ _MISSING = 409
 class HttpIngestClient:
     """A client of one control plane's ingest. `post` raises the three errors of `delivery.py`."""
 
-    def __init__(self, control_url: str, internal_token: str) -> None:
+    def __init__(self, control_url: str, internal_token: str, tls: PeerTls = True) -> None:
+        self._tls = tls
         self._url = control_url.rstrip("/") + PATH
         self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes) -> None:
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
+            )
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as answer:
                 status = answer.status

@@ -12,6 +12,7 @@ from policy.snapshot import SnapshotPage
 from policy.spend.levels import POLICY_LEVEL
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
+from runtime.tls.pinned import PeerTls
 
 PATH = "/internal/v1/snapshot"
 PAGE_ROWS = 5000
@@ -21,7 +22,8 @@ _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=2, sock_read=10)
 class ControlFeed:
     """A client of one control plane."""
 
-    def __init__(self, control_url: str, internal_token: str) -> None:
+    def __init__(self, control_url: str, internal_token: str, tls: PeerTls = True) -> None:
+        self._tls = tls
         self._url = control_url + PATH
         self._headers = {"Authorization": f"Bearer {internal_token}"}
         self._session: aiohttp.ClientSession | None = None
@@ -34,7 +36,9 @@ class ControlFeed:
         if after is not None:
             query["after"] = after
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
+            )
         try:
             async with self._session.get(self._url, params=query, allow_redirects=False) as answer:
                 body = await answer.read()

@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 
 from runtime.log_lines import OutageLog
+from runtime.tls.pinned import PeerTls
 
 PATH = "/internal/v1/identity_providers/{}/refresh"
 GAP_S = 5.0
@@ -24,7 +25,10 @@ log = logging.getLogger(__name__)
 class ProviderKeys:
     """A client of one control plane. `follow`: fetches policy, where the keys arrive; returns whether it could."""
 
-    def __init__(self, control_url: str, internal_token: str, follow: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, control_url: str, internal_token: str, follow: Callable[[], Awaitable[bool]], tls: PeerTls = True
+    ) -> None:
+        self._tls = tls
         self._url = control_url + PATH
         self._headers = {"Authorization": f"Bearer {internal_token}"}
         self._follow = follow
@@ -62,7 +66,9 @@ class ProviderKeys:
 
     async def _is_fetched(self, provider_id: str) -> bool:
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
+            )
         url = self._url.format(quote(provider_id, safe=""))
         try:
             async with self._session.post(url, allow_redirects=False) as answer:

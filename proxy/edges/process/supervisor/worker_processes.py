@@ -83,7 +83,7 @@ class SlotCallbacks:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program of a slot: `python -m MODULE [LISTEN_FD] CHANNEL_FD INCARNATION`."""
+    """The program of a slot: `python -m MODULE [LISTEN_FD] CHANNEL_FD INCARNATION [PAIR_FD]`."""
 
     module: str
     name: str
@@ -92,14 +92,16 @@ class Program:
     """A log line's sentence: what became of the work of a worker that died."""
     listener: socket.socket | None = None
     """The socket that the worker listens on, which survives it; None if it does not listen."""
+    pair_fd: int | None = None
+    """The file in memory with the certificate and key that it shows; None: it speaks no TLS."""
 
     @property
     def fds(self) -> tuple[int, ...]:
         return () if self.listener is None else (self.listener.fileno(),)
 
 
-def proxy_worker(listener: socket.socket) -> Program:
-    return Program("proxy.worker", "Worker", "Calls that it served were cut off.", listener)
+def proxy_worker(listener: socket.socket, pair_fd: int | None = None) -> Program:
+    return Program("proxy.worker", "Worker", "Calls that it served were cut off.", listener, pair_fd)
 
 
 ASYNC_WORKER = Program(
@@ -206,6 +208,9 @@ class WorkerSlot:
     async def _spawn(self, channel: socket.socket) -> asyncio.subprocess.Process:
         fds = (*self._program.fds, channel.fileno())
         arguments = [*map(str, fds), self.incarnation]
+        if self._program.pair_fd is not None:
+            fds = (*fds, self._program.pair_fd)
+            arguments.append(str(self._program.pair_fd))
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the working directory must not shadow installed modules

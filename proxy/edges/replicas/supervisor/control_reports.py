@@ -17,6 +17,7 @@ import orjson
 
 from runtime.backoff import pause_s
 from runtime.log_lines import START_S, OutageLog
+from runtime.tls.pinned import PeerTls
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
 _MALFORMED = (400, 413, 422)
@@ -75,8 +76,14 @@ class ControlReports:
     """A client of one control plane, for one topic. `silent_s`: see `OutageLog`."""
 
     def __init__(
-        self, control_url: str, internal_token: str, topic: Topic = DEPLOYMENTS, silent_s: float = START_S
+        self,
+        control_url: str,
+        internal_token: str,
+        topic: Topic = DEPLOYMENTS,
+        silent_s: float = START_S,
+        tls: PeerTls = True,
     ) -> None:
+        self._tls = tls
         self._topic = topic
         self._url = control_url.rstrip("/") + topic.path
         self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
@@ -109,7 +116,9 @@ class ControlReports:
     async def _send(self, what: str, report: dict[str, Any]) -> tuple[int, bytes]:
         """The answer's status and body. Raises `ReportNotTakenError` if there is none."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(headers=self._headers, timeout=_TIMEOUT)
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
+            )
         url = self._url + what
         try:
             async with self._session.post(url, data=BytesIO(orjson.dumps(report)), allow_redirects=False) as answer:

@@ -58,7 +58,7 @@ async def read(plane: ControlPlane, path: str) -> Json:
     return document
 
 
-@pytest.mark.parametrize("path", ["/v1/openapi.json"])
+@pytest.mark.parametrize("path", ["/v1/openapi.json", "/v1/openapi-inference.json"])
 async def test_linters_find_nothing(sqlite_plane: ControlPlane, path: str, tmp_path: Path) -> None:
     file = tmp_path / "openapi.json"
     file.write_text(json.dumps(await read(sqlite_plane, path)))

@@ -179,7 +179,7 @@ async def test_the_page_loads_nothing_from_other_hosts(sqlite_plane: ControlPlan
         page = await answer.text()
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     links = set(re.findall(r"""(?:src|href)=["']?([^"'> ]*)""", page))
-    assert {link for link in links if not link.startswith("#")} == {"/v1/openapi.json"}
+    assert {link for link in links if not link.startswith("#")} == {"/v1/openapi.json", "/v1/openapi-inference.json"}
     assert "<script" not in page
     for operation in OPERATIONS:
         assert operation.path.replace("'", "&#x27;") in page
