@@ -61,8 +61,8 @@ class Served:
 
 
 @pytest.fixture
-async def served(database_url: str) -> AsyncIterator[Served]:
-    app = build(settings_on(database_url))
+async def served(database_url: str, tmp_path: Path) -> AsyncIterator[Served]:
+    app = build(settings_on(database_url, checkpoint_store=f"file://{tmp_path}/store"))
     app[DEPENDENCIES] = dataclasses.replace(app[DEPENDENCIES], throttle=Throttle(UnlimitedWindows()))
     runner = FrontRunner(app, LIMITS)
     await runner.setup()
