@@ -51,7 +51,7 @@ def _operation(path: str, method: str, operation: Json) -> str:
     )
     table = f"<table><tr><th>parameter<th>in<th>{parameters}</table>" if parameters else ""
     answers = "".join(
-        f"<tr><td>{status}<td>{escape(answer['description'])}<td>{_link(answer['content']['application/json']['schema'])}"
+        f"<tr><td>{status}<td>{escape(answer['description'])}<td>{_content(answer)}"
         for status, answer in operation["responses"].items()
     )
     return (
@@ -59,6 +59,10 @@ def _operation(path: str, method: str, operation: Json) -> str:
         f"{escape(operation['summary'])}</summary>{table}{request_body}"
         f"<table><tr><th>status<th>when<th>body{answers}</table></details>"
     )
+
+
+def _content(answer: Json) -> str:
+    return _link(answer["content"]["application/json"]["schema"]) if "content" in answer else ""
 
 
 def _schema(name: str, schema: Json) -> str:

@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.changes.conditions import condition_parameters, tag_header
 from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.protocol.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING, MAX_VALUES
 from control.api.protocol.docs_page import docs_page
@@ -70,6 +71,11 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
     404: ("The resource does not exist in this workspace.", "NOT_FOUND", "group not found"),
     405: ("The path does not support the method; see the Allow header.", "METHOD_NOT_ALLOWED", "Method Not Allowed"),
     409: ("The request conflicts with the current state.", "CONFLICT", "the slug is taken"),
+    412: (
+        "The resource was changed since the version that `If-Match` names.",
+        "PRECONDITION_FAILED",
+        "Nothing was changed: it was changed since you read it. GET it again, and repeat the change with its new ETag",
+    ),
     413: ("The body is too large.", "REQUEST_ENTITY_TOO_LARGE", "Request Entity Too Large"),
     415: (
         "The body is compressed, or its content type is not application/json.",
@@ -169,6 +175,8 @@ def _operation(operation: Operation) -> Json:
         "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
         "responses": _responses(operation),
     }
+    if operation.is_tagged:
+        members["parameters"] += condition_parameters(operation.method)
     if operation.body is not None:
         schema = {"$ref": _REF.format(model=operation.body.__name__)}
         members["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
@@ -183,8 +191,14 @@ def _operation_id(operation: Operation) -> str:
 def _responses(operation: Operation) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
+    statuses |= {412} if operation.is_tagged and operation.method in ("PATCH", "PUT", "DELETE") else set()
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
     success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
+    if operation.is_tagged:
+        success["200"] |= tag_header(operation.method)
+        success |= (
+            {"304": {"description": "It is still what `If-None-Match` names."}} if operation.method == "GET" else {}
+        )
     return success | {str(status): _error(status) for status in sorted(statuses)}
 
 

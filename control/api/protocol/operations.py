@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
+from control.api.changes.conditions import Tagged, condition_of, not_modified
 from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication, bodies
 from control.api.protocol.dependencies import DEPENDENCIES
@@ -24,6 +25,7 @@ from control.records.policy import PresentedKey
 from policy.keys.permissions import Permission
 
 M = TypeVar("M", bound=BaseModel)
+Answer = BaseModel | Encoded | Tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,12 @@ class Operation:
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
+    `is_tagged`: it evaluates `If-Match` unless it creates, and its handler returns `Tagged` unless it deletes.
     """
 
     method: str
     path: str
-    handler: Callable[[ApiRequest], Awaitable[BaseModel | Encoded]]
+    handler: Callable[[ApiRequest], Awaitable[Answer]]
     summary: str
     answer: type[BaseModel]
     body: type[BaseModel] | None = None
@@ -77,6 +80,7 @@ class Operation:
     errors: tuple[int, ...] = ()
     tag: str = "Gateway"
     needs: Permission = field(kw_only=True)
+    is_tagged: bool = field(default=False, kw_only=True)
 
 
 def mount(app: web.Application, operations: Iterable[Operation]) -> None:
@@ -98,14 +102,17 @@ def _entry(operation: Operation) -> Handler:
             dependencies.last_used.note(caller.prefix)
         authentication.check_permission(caller, operation.needs)
         path = path_parameters(request)
+        condition = condition_of(request, is_tagged=operation.is_tagged)
         query = bodies.read_query(request, operation.query)
         text = await bodies.receive(request) if operation.body is not None else b""
         async with dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(caller.workspace_id, text, operation.body)
-            acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request)))
+            acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request))).on_condition(condition)
             parts = replace(dependencies, store=acting)
             api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
-            return _rendered(await operation.handler(api_request))
+            answer = await operation.handler(api_request)
+            short = not_modified(request, condition, answer) if isinstance(answer, Tagged) else None
+            return short or _rendered(answer)
 
     return handle
 
@@ -118,8 +125,12 @@ def path_parameters(request: web.Request) -> dict[str, str]:
     return values
 
 
-def _rendered(answer: BaseModel | Encoded) -> web.Response:
+def _rendered(answer: Answer) -> web.Response:
     """Encode the JSON as UTF-8."""
+    if isinstance(answer, Tagged):
+        response = _rendered(answer.answer)
+        response.headers.update(answer.headers)
+        return response
     pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
     headers = {"Cache-Control": "no-store"}
     body = joined(pieces)
