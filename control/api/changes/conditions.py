@@ -20,7 +20,12 @@ _TAG = re.compile(r'(W/)?"([^"\x00-\x20\x7f]*)"')
 _GAP = re.compile(r"[ \t]*(?:,[ \t]*)+")
 
 
-_TAGS: Json = {"schema": {"type": "string", "minLength": 1}, "required": False, "in": "header"}
+_ONE_TAG = '(W/)?"[!#-~]*"'
+_TAGS: Json = {
+    "schema": {"type": "string", "pattern": rf"^(\*|{_ONE_TAG}(, *{_ONE_TAG})*)$"},
+    "required": False,
+    "in": "header",
+}
 _IF_MATCH: Json = {
     "name": "If-Match",
     "description": "The `ETag` of what you read. If the resource was changed since, nothing is done, and the answer is"

@@ -191,7 +191,8 @@ def _operation_id(operation: Operation) -> str:
 def _responses(operation: Operation) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
-    statuses |= {412} if operation.is_tagged and operation.method in ("PATCH", "PUT", "DELETE") else set()
+    if operation.is_tagged:  # 400: a header that names no tags
+        statuses |= {400} if operation.method in ("GET", "POST") else {400, 412}
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
     success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
     if operation.is_tagged:
