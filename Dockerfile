@@ -22,7 +22,7 @@ COPY trainer trainer
 COPY runtime runtime
 COPY deploy/release deploy/release
 ARG SOURCE_DATE_EPOCH=0
-RUN /build/tools/bin/python -m deploy.release --packages-only --to dist \
+RUN /build/tools/bin/python -m deploy.release.distributions dist \
     && /build/tools/bin/pip --python /opt/tollgate/bin/python install --no-cache-dir --disable-pip-version-check --no-index --no-deps dist/tollgate-*.whl \
     && /opt/tollgate/bin/python -I deploy/release/bill_of_materials.py requirements.lock > /opt/tollgate/tollgate.cdx.json
 

@@ -92,7 +92,7 @@ up: $(PRODUCT_STAMP)  ## run the whole product on this machine until Ctrl-C; mor
 demo: $(PRODUCT_STAMP)  ## run the whole product through its main job, step by step; needs no running service; to look around: DEMO_FLAGS=--stay
 	@$(BIN)/tollgate demo $(DEMO_FLAGS)
 
-bench: $(STAMP)  ## measure every performance goal, beside the peers, in half an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
+bench: $(STAMP)  ## measure every performance goal, beside the peers, in three quarters of an hour; writes bench/RESULTS.md; one part alone: BENCH_FLAGS="--part chunks"
 	$(BIN)/python -m bench.run $(BENCH_FLAGS)
 
 bench-quick: $(STAMP)  ## measure a call of Tollgate, nginx and Envoy, in two minutes; beside other programs: BENCH_FLAGS=--shared
@@ -108,8 +108,8 @@ soak: $(STAMP)  ## run the long tests for rare faults, then ten minutes of calls
 	$(BIN)/pytest -rs -m soak
 	$(BIN)/python -m bench.soak
 
-release: $(STAMP)  ## build wheel, sdist, bill of materials, notes, checksums and image of this commit into dist/
-	$(BIN)/python -m deploy.release
+release: $(STAMP)  ## build wheel, sdist, bill of materials, notes and checksums of this commit into dist/; more flags: RELEASE_FLAGS="--image"
+	$(BIN)/python -m deploy.release $(RELEASE_FLAGS)
 
 COMPILE = uv pip compile --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
 lock:  ## resolve pyproject.toml into the lock files again (needs uv)

@@ -12,6 +12,11 @@ GOVERNED = "tollgate_governed"
 OPEN = "tollgate_open"
 BARE = "tollgate_bare"
 OURS = (GOVERNED, OPEN, BARE)
+BUILT = "nginx_governed"
+"""A gateway that an operator could build of nginx, Lua and Redis."""
+BUDGETS = "litellm_budgets"
+CALLS_ALONE = (OPEN, BARE, BUILT, BUDGETS)
+"""Subjects that only small completions are measured of."""
 COMPARED_AT = 64
 """Connections at which the goals are evaluated."""
 
@@ -71,7 +76,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: the load's figures, and the cost per request of each part. A peer has a `worker` only."""
+    """One measurement: the load's figures, and the cost per request of each part. Of peers: no more than two."""
 
     load: Load
     worker: Cost
@@ -82,6 +87,11 @@ class Sample:
     @property
     def proxy(self) -> Cost:
         return self.worker + self.supervisor
+
+    @property
+    def whole(self) -> Cost:
+        """The cost of all processes that a call needs."""
+        return self.proxy + self.redis + self.control
 
 
 @dataclass(slots=True)
@@ -113,6 +123,10 @@ class Figures:
     def cpu_us(self, connections: int = COMPARED_AT) -> list[float]:
         """CPU µs per request of the proxy's processes, per round."""
         return self.rounds(connections, lambda sample: sample.proxy.cpu_us)
+
+    def whole_us(self, connections: int = COMPARED_AT) -> list[float]:
+        """CPU µs per request of all processes, per round."""
+        return self.rounds(connections, lambda sample: sample.whole.cpu_us)
 
     def per_stream(self, name: str) -> float:
         if name not in self.streams:

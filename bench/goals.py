@@ -7,7 +7,7 @@ Points: 2 calls, 3 streams, 4 large bodies, 5 policy at scale, 6 several workers
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.figures import BARE, COMPARED_AT, GOVERNED, Cost, Findings, Measured, NotMeasuredError, Sample
+from bench.figures import BARE, BUILT, COMPARED_AT, GOVERNED, Cost, Findings, Measured, NotMeasuredError, Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,10 @@ def _cpu_ratio(peer: str) -> Callable[[Findings], Measured]:
     return lambda findings: Measured.ratio(findings.of(GOVERNED).cpu_us(), findings.of(peer).cpu_us())
 
 
+def _whole_ratio(peer: str) -> Callable[[Findings], Measured]:
+    return lambda findings: Measured.ratio(findings.of(GOVERNED).whole_us(), findings.of(peer).whole_us())
+
+
 def _added_percent(findings: Findings) -> Measured:
     rounds = zip(findings.of(GOVERNED).cpu_us(), findings.of(BARE).cpu_us(), strict=False)
     return Measured.of([(ours - bare) / bare * 100 for ours, bare in rounds])
@@ -107,6 +111,7 @@ GOALS = (
     Goal(2, "CPU of a governed call / Envoy's plain forwarding", 2, "", _cpu_ratio("envoy")),
     Goal(2, "the same, stretch", 1.5, "", _cpu_ratio("envoy")),
     Goal(2, "the same, second stretch", 1, "", _cpu_ratio("envoy")),
+    Goal(2, "CPU of all processes of a governed call / nginx's with Lua and Redis", 0.7, "", _whole_ratio(BUILT)),
     Goal(
         2,
         "Redis' CPU of a governed call, take and settlement at three levels",

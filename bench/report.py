@@ -19,6 +19,7 @@ _HEAD = [
     "system calls",
     "Redis CPU µs",
     "control CPU µs",
+    "all CPU µs",
     "requests/s",
     "requests/s per core of the proxy",
     "p50 µs",
@@ -102,6 +103,7 @@ def _row(one: Figures, connections: int) -> list[str]:
     further = (
         lambda s: s.redis.cpu_us,
         lambda s: s.control.cpu_us,
+        lambda s: s.whole.cpu_us,
         lambda s: s.load.rate_per_s,
         _per_core,
         lambda s: s.load.p50_us,

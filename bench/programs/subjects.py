@@ -8,17 +8,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from bench.figures import BARE, GOVERNED, OPEN, OURS
+from bench.figures import BARE, BUDGETS, BUILT, GOVERNED, OPEN, OURS
 from bench.load import Call
 from bench.programs.compiled import build
 from bench.programs.gateway import Gateway, start_gateway
-from bench.programs.peers import PEERS, Peer
+from bench.programs.nginx_governed import start_nginx_governed
+from bench.programs.peers import (
+    Peer,
+    start_envoy,
+    start_litellm,
+    start_litellm_with_budgets,
+    start_nginx,
+    start_portkey,
+)
 from bench.programs.processes import OTHER_CORE, PROXY_CORE, BenchError, Program, answers, free_port, start, wait_until
 from bench.quiet import Machine
 from bench.usage import Usage
 
 Result = TypeVar("Result")
 Find = Callable[[], list[int]]
+PEERS: dict[str, Callable[[int, Path], Peer]] = {
+    "nginx": start_nginx,
+    "envoy": start_envoy,
+    BUILT: start_nginx_governed,
+    "litellm": start_litellm,
+    BUDGETS: start_litellm_with_budgets,
+    "portkey": start_portkey,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +52,7 @@ class Subject:
     @property
     def is_python_or_node(self) -> bool:
         """Return whether the peer is too slow for large loads."""
-        return self.name in ("litellm", "portkey")
+        return self.name in ("litellm", BUDGETS, "portkey")
 
 
 def proxy_cpu_s(usage: Mapping[str, Usage]) -> float:
@@ -86,7 +102,8 @@ def start_all(stack: ExitStack, rig: Rig, scratch: Path, names: Sequence[str]) -
             missing[name] = str(error)
             print(f"  {name}: not measured: {error}", flush=True)
             continue
-        stack.callback(peer.program.stop)
+        for program in peer.programs():
+            stack.callback(program.stop)
         subjects.append(_other(peer))
     return subjects, missing
 
@@ -110,4 +127,5 @@ def _start_bare(stack: ExitStack, gateway: Gateway, upstream_port: int, scratch:
 
 
 def _other(peer: Peer) -> Subject:
-    return Subject(peer.name, peer.version, peer.call, {"worker": peer.program.pids})
+    parts = {"worker": peer.program.pids, **({"redis": peer.redis.pids} if peer.redis else {})}
+    return Subject(peer.name, peer.version, peer.call, parts)

@@ -21,7 +21,7 @@ from control.records.events import EventWindow, ShownEvent
 from control.records.times import time_text
 from control.resources.billing.event_costs import EventCosts, shown_details
 from control.resources.billing_events import EventPage
-from policy.billing import EVENT_TYPE, public_event
+from policy.billing import public_event
 from policy.keys.permissions import Permission
 
 _CURSOR_KIND = "events"
@@ -93,7 +93,7 @@ class GatewayEventV1(ResponseV1):
 
     model_config = ConfigDict(populate_by_name=True)
 
-    type: str = EVENT_TYPE
+    type: Literal["API_BILLING_USAGE"]
     idempotencyKey: str
     timestamp: TimeText
     requestId: str

@@ -142,26 +142,22 @@ OPERATIONS = (
         *("POST", _OWN, _post_own, "Create a workspace key", _MADE_OWN),
         body=_CREATE,
         errors=(400, 409),
-        tag="Keys",
         needs=Permission.KEYS,
     ),
     Operation(
         *("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN),
         query=_OWN_PAGE,
         errors=(400,),
-        tag="Keys",
         needs=Permission.READ,
     ),
     Operation(
         *("GET", _ONE_OWN, _get_own, "Get a workspace key", WorkspaceKeyV1),
         errors=(404,),
-        tag="Keys",
         needs=Permission.READ,
     ),
     Operation(
         *("DELETE", _ONE_OWN, _delete_own, "Revoke a workspace key", RevokedKeyV1),
         errors=(404,),
-        tag="Keys",
         needs=Permission.KEYS,
     ),
 )

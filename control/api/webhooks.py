@@ -118,7 +118,7 @@ class WebhookV1(OwnableResponseV1):
     created_at: TimeText
     updated_at: TimeText
     previous_secret_expires_at: TimeText | None
-    secret: str | None = Field(None, description="In the form that the `standardwebhooks` libraries take.")
+    secret: str | None = Field(description="In the form that the `standardwebhooks` libraries take.")
 
 
 class WebhooksResponseV1(ResponseV1):

@@ -2,6 +2,7 @@
 
 The build runs in a copy of the sources with fixed modes and times. The sdist is packed again, because setuptools writes
 the builder's user and the time of the build into it. `SOURCE_DATE_EPOCH` (reproducible-builds.org) is the one time.
+`python -m deploy.release.distributions DIR` builds Tollgate's own without git: the Dockerfile does.
 """
 
 import gzip
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime")
@@ -28,20 +29,26 @@ class BuildError(Exception):
 
 
 def build(tree: Path, to: Path, epoch: int) -> tuple[Path, Path]:
-    """Build the wheel and the sdist of `tree` into `to`; return their paths. `epoch`: seconds since 1970.
+    """Build Tollgate's wheel and sdist of `tree` into `to`; return their paths."""
+    return build_project(tree, sources(tree), to, epoch)
 
+
+def build_project(root: Path, names: Iterable[Path], to: Path, epoch: int) -> tuple[Path, Path]:
+    """Build the wheel and the sdist of the project in `root` into `to`; return their paths.
+
+    `names`: its files, relative to `root`. `epoch`: the time of all of them, in seconds since 1970.
     Needs setuptools in this interpreter and no network. Raises `BuildError`.
     """
     to.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tollgate-build-") as folder:
         copy = Path(folder) / "source"
         output = Path(folder) / "made"
-        _copy_sources(tree, copy, epoch)
+        copy_plainly(root, names, copy, epoch)
         output.mkdir()
         _run_hooks(copy, output, epoch)
         (wheel,) = output.glob("*.whl")
         (sdist,) = output.glob("*.tar.gz")
-        _pack_again(sdist, to / sdist.name, epoch)
+        pack_again(sdist, to / sdist.name, epoch)
         shutil.copyfile(wheel, to / wheel.name)
     return to / wheel.name, to / sdist.name
 
@@ -55,11 +62,12 @@ def sources(tree: Path) -> Iterator[Path]:
                 yield path.relative_to(tree)
 
 
-def _copy_sources(tree: Path, copy: Path, epoch: int) -> None:
-    for name in sources(tree):
+def copy_plainly(root: Path, names: Iterable[Path], copy: Path, epoch: int) -> None:
+    """Copy files with one mode and one time, whatever theirs are."""
+    for name in names:
         target = copy / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(tree / name, target)
+        shutil.copyfile(root / name, target)
         target.chmod(0o644)
         os.utime(target, (epoch, epoch))
 
@@ -80,16 +88,16 @@ def _run_hooks(copy: Path, output: Path, epoch: int) -> None:
         raise BuildError(process.stdout + process.stderr)
 
 
-def _pack_again(sdist: Path, to: Path, epoch: int) -> None:
-    """Write the same files in the order of their names, with one owner, one time and one mode."""
+def pack_again(archive: Path, to: Path, epoch: int) -> None:
+    """Write the files of a `.tar.gz` in the order of their names, with one owner, one time and one mode."""
     with (
-        tarfile.open(sdist) as packed,
+        tarfile.open(archive) as packed,
         to.open("wb") as raw,
         gzip.GzipFile("", "wb", compresslevel=9, fileobj=raw, mtime=epoch) as squeezed,
-        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        tarfile.open(fileobj=squeezed, mode="w", format=tarfile.PAX_FORMAT) as plain,
     ):
         for member in sorted(packed.getmembers(), key=lambda one: one.name):
-            archive.addfile(_plain(member, epoch), packed.extractfile(member) if member.isfile() else None)
+            plain.addfile(_plain(member, epoch), packed.extractfile(member) if member.isfile() else None)
 
 
 def _plain(member: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
@@ -99,3 +107,10 @@ def _plain(member: tarfile.TarInfo, epoch: int) -> tarfile.TarInfo:
     plain.mtime = epoch
     plain.mode = 0o755 if member.isdir() else 0o644
     return plain
+
+
+if __name__ == "__main__":
+    try:
+        build(Path.cwd(), Path(sys.argv[1]), int(os.environ.get("SOURCE_DATE_EPOCH") or 0))
+    except BuildError as error:
+        sys.exit(f"release: {error}")

@@ -21,14 +21,6 @@ def base_images(dockerfile: str) -> dict[str, str]:
     return dict(_BASE.findall(dockerfile))
 
 
-def daemon_answers() -> bool:
-    try:
-        process = subprocess.run(["docker", "version"], capture_output=True, timeout=20, check=False)
-    except (FileNotFoundError, subprocess.TimeoutExpired):
-        return False
-    return process.returncode == 0
-
-
 def build(tree: Path, tag: str, epoch: int) -> str:
     """Build and tag the image; return the text of `images.json`: base images by digest, and the image's id."""
     bases = {name: _pinned(image) for name, image in base_images((tree / "Dockerfile").read_text()).items()}

@@ -135,7 +135,7 @@ def test_values_reach_the_objects(tmp_path: Path) -> None:
         "imagePullSecrets": [{"name": "pull"}],
         "secretName": "others",
         "control": {"env": [variable], "pod": {"nodeSelector": {"disk": "ssd"}}},
-        "proxy": {"env": [variable], "pod": {"priorityClassName": "high"}, "storageClassName": "fast"},
+        "proxy": {"imageTag": "8", "env": [variable], "pod": {"priorityClassName": "high"}, "storageClassName": "fast"},
         "monitoring": {"enabled": True, "labels": {"release": "prometheus"}},
     }
     file = tmp_path / "values.yaml"
@@ -143,11 +143,12 @@ def test_values_reach_the_objects(tmp_path: Path) -> None:
     resources = template("--values", file)
     pods = {one["metadata"]["name"]: pod["spec"] for one, pod in pod_templates(resources)}
     for pod in pods.values():
-        assert pod["containers"][0]["image"] == "eu.registry/t:9"
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
         assert pod["containers"][0]["env"][-1] == variable
         names = {one["valueFrom"]["secretKeyRef"]["name"] for one in pod["containers"][0]["env"] if "valueFrom" in one}
         assert names == {"others", "login"}
+    images = {name: pod["containers"][0]["image"] for name, pod in pods.items()}
+    assert images == {"control": "eu.registry/t:9", "proxy": "eu.registry/t:8"}
     assert pods["control"]["nodeSelector"] == {"disk": "ssd"}
     assert pods["proxy"]["priorityClassName"] == "high"
     objects = by_name(resources)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from deploy.release import distributions as packages
-from deploy.release.__main__ import ROOT, ReleaseError, checksums, release
+from deploy.release.__main__ import ROOT, checksums, release
 from deploy.release.bill_of_materials import bill, locked_names
+from deploy.release.checkout import CheckoutError
 from deploy.release.image import base_images
 from deploy.release.release_notes import notes
 
@@ -99,7 +100,7 @@ def test_notes_are_the_versions_section_else_say_that_they_are_unreleased() -> N
 def test_release_refuses_a_tree_with_changes(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     (tmp_path / "stray").write_text("")
-    with pytest.raises(ReleaseError, match="stray"):
+    with pytest.raises(CheckoutError, match="stray"):
         release(tmp_path, tmp_path / "dist")
 
 

@@ -104,7 +104,6 @@ OPERATIONS = (
         *("GET", "/v1/audit_events", _list, "List audit events", AuditEventsResponseV1),
         query=AuditEventsQueryV1,
         errors=(400,),
-        tag="Audit",
         needs=Permission.READ,
     ),
 )

@@ -43,7 +43,6 @@ def _actions(path: str, what: str, environment: str | None) -> list[Operation]:
             *("POST", f"/v1/models/{{model_id}}/{path}/{verb}", partial(handler, environment=environment)),
             *(f"{verb.capitalize()} {what}", answer),
             errors=(404,),
-            tag="Models",
             needs=Permission.WORKLOADS,
         )
         for verb, handler, answer in verbs

@@ -105,14 +105,12 @@ OPERATIONS = (
         *("POST", _LOGS, _post_logs, "Read a deployment's log", DeploymentLogsResponseV1),
         body=DeploymentLogsRequestV1,
         errors=(400, 404),
-        tag="Models",
         needs=Permission.READ,
     ),
     Operation(
         *("GET", _LOGS, _get_logs, "Read a deployment's log by URL", DeploymentLogsResponseV1),
         query=DeploymentLogsQueryV1,
         errors=(400, 404),
-        tag="Models",
         needs=Permission.READ,
     ),
     Operation(
@@ -120,14 +118,12 @@ OPERATIONS = (
         *("Read an environment's log", DeploymentLogsResponseV1),
         query=DeploymentLogsQueryV1,
         errors=(400, 404),
-        tag="Models",
         needs=Permission.READ,
     ),
     Operation(
         *("POST", f"{_LOGS}/append", _post_append, "Append to a deployment's log", LogsAppendedV1),
         body=AppendLogsRequestV1,
         errors=(400, 404),
-        tag="Models",
         needs=Permission.WORKLOADS,
     ),
 )

@@ -100,20 +100,17 @@ def _operations_on_one(where: str, environment: str | None) -> list[Operation]:
             *("PATCH", path, patch, f"Change {what}", DeploymentV1),
             body=schemas.UpdateDeploymentRequestV1,
             errors=(400, 404, 409),
-            tag=_TAG,
             needs=Permission.WORKLOADS,
         ),
-        Operation("GET", path, get, f"Get {what}", DeploymentV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+        Operation("GET", path, get, f"Get {what}", DeploymentV1, errors=(404,), needs=Permission.READ),
         Operation(
             *("DELETE", path, delete, f"Delete {what}", schemas.DeletedDeploymentV1),
             errors=(404, 409),
-            tag=_TAG,
             needs=Permission.WORKLOADS,
         ),
     ]
 
 
-_TAG = "Models"
 _PATH = "/v1/models/{model_id}/deployments"
 _ONE = f"{_PATH}/{{deployment_id}}"
 OPERATIONS = (
@@ -121,14 +118,12 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Register a deployment", DeploymentV1),
         body=schemas.CreateDeploymentRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),
         query=schemas.DeploymentsQueryV1,
         errors=(400, 404),
-        tag=_TAG,
         needs=Permission.READ,
     ),
     *(operation for name in ENVIRONMENTS_IN_PATHS for operation in _operations_on_one(name, name)),
@@ -137,14 +132,12 @@ OPERATIONS = (
         *("PUT", f"{_ONE}/replicas", _put_replicas, "Set a deployment's replicas", DeploymentV1),
         body=schemas.SetReplicasRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("PUT", f"{_ONE}/status", _put_status, "Report a deployment's status", DeploymentV1),
         body=schemas.SetStatusRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
 )

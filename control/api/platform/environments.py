@@ -173,7 +173,6 @@ def _response(pair: _Pair) -> EnvironmentV1:
 
 _PATH = "/v1/models/{model_id}/environments"
 _ONE = f"{_PATH}/{{environment_name}}"
-_TAG = "Models"
 _PAGE = WholeListQueryV1
 _PAGES = EnvironmentsResponseV1
 OPERATIONS = (
@@ -181,35 +180,30 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Create an empty environment", EnvironmentV1),
         body=CreateEnvironmentRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("PUT", _ONE, _put, "Point an environment to a deployment", EnvironmentV1),
         body=SetEnvironmentRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _PATH, _list, "List environments", _PAGES),
         query=_PAGE,
         errors=(400, 404),
-        tag=_TAG,
         needs=Permission.READ,
     ),
     Operation(
         *("PATCH", _ONE, _patch, "Ask an environment for no change", EnvironmentUnchangedV1),
         body=UpdateEnvironmentRequestV1,
         errors=(400, 404),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
-    Operation("GET", _ONE, _get, "Get an environment", EnvironmentV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+    Operation("GET", _ONE, _get, "Get an environment", EnvironmentV1, errors=(404,), needs=Permission.READ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete an environment", DeletedEnvironmentV1),
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
 )

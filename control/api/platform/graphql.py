@@ -78,9 +78,9 @@ def _named(team: TeamV1) -> NamedTeamV1:
 
 OPERATIONS = (
     Operation(
-        *("POST", "/graphql/", _post, "Ask for the teams in GraphQL", GraphqlResponseV1),
+        *("POST", "/graphql", _post, "Ask for the teams in GraphQL", GraphqlResponseV1),
         body=GraphqlRequestV1,
-        tag="Models",
+        also_at="/graphql/",
         needs=Permission.READ,
     ),
 )

@@ -120,7 +120,6 @@ def _response(request: ApiRequest, model: ModelSummary) -> ModelV1:
 
 _PATH = "/v1/models"
 _ONE = f"{_PATH}/{{model_id}}"
-_TAG = "Models"
 _CREATE = CreateModelRequestV1
 _UPDATE = UpdateModelRequestV1
 OPERATIONS = (
@@ -128,28 +127,24 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Register a model", ModelV1),
         body=_CREATE,
         errors=(400,),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _PATH, _list, "List models", ModelsResponseV1),
         query=ModelsQueryV1,
         errors=(400,),
-        tag=_TAG,
         needs=Permission.READ,
     ),
-    Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), tag=_TAG, needs=Permission.READ),
+    Operation("GET", _ONE, _get, "Get a model", ModelV1, errors=(404,), needs=Permission.READ),
     Operation(
         *("PATCH", _ONE, _patch, "Rename a model", ModelV1),
         body=_UPDATE,
         errors=(400, 404),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete a model", DeletedModelV1),
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
 )

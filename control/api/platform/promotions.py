@@ -75,7 +75,6 @@ OPERATIONS = (
             *(f"Promote {'the development' if environment else 'a'} deployment to production", DeploymentV1),
             body=PromoteDeploymentRequestV1,
             errors=(400, 404, 409),
-            tag="Models",
             needs=Permission.WORKLOADS,
         )
         for where, environment in _TO_PRODUCTION
@@ -85,7 +84,6 @@ OPERATIONS = (
         *("Promote a deployment to an environment", DeploymentV1),
         body=PromoteToEnvironmentRequestV1,
         errors=(400, 404, 409),
-        tag="Models",
         needs=Permission.WORKLOADS,
     ),
     *(
@@ -93,7 +91,6 @@ OPERATIONS = (
             *("POST", f"{_ENVIRONMENT}/{verb}_promotion", _post_to_promotion),
             *(f"{verb.replace('_', ' ').capitalize()} a promotion", DeploymentChangedV1),
             errors=(404, 409),
-            tag="Models",
             needs=Permission.WORKLOADS,
         )
         for verb in _VERBS

@@ -77,7 +77,6 @@ def _autoscaling(where: str, what: str, environment: str | None) -> Operation:
         *(f"Autoscaling of {what}", SettingsUnchangedV1),
         body=AutoscalingRequestV1,
         errors=(404,),
-        tag="Models",
         needs=Permission.WORKLOADS,
     )
 
@@ -90,7 +89,6 @@ OPERATIONS = (
         *("Backpressure of a deployment", BackpressureSettingsV1),
         body=BackpressureRequestV1,
         errors=(404,),
-        tag="Models",
         needs=Permission.WORKLOADS,
     ),
     Operation(
@@ -98,14 +96,12 @@ OPERATIONS = (
         *("Configuration of a deployment's build", DeploymentConfigV1),
         query=DeploymentConfigQueryV1,
         errors=(404,),
-        tag="Models",
         needs=Permission.READ,
     ),
     Operation(
         *("DELETE", f"{_DEPLOYMENTS}/{{deployment_id}}/replicas/{{replica_id}}", _delete_replica),
         *("End a replica of a deployment", EndedReplicaV1),
         errors=(404, 409),
-        tag="Models",
         needs=Permission.WORKLOADS,
     ),
 )

@@ -37,14 +37,10 @@ async def _post(request: ApiRequest) -> WebhookSecretsResponseV1:
 
 _PATH = "/v1/async/webhook_secret"
 _ANSWER = WebhookSecretsResponseV1
-_TAG = "Asynchronous requests"
 OPERATIONS = (
-    Operation(
-        "GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, tag=_TAG, needs=Permission.TRUST
-    ),
+    Operation("GET", _PATH, _get, "Get the signing secret of asynchronous results", _ANSWER, needs=Permission.TRUST),
     Operation(
         *("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER),
-        tag=_TAG,
         needs=Permission.TRUST,
     ),
 )

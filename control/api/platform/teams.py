@@ -57,10 +57,7 @@ OPERATIONS = (
     Operation(
         *("GET", "/v1/teams", _list, "List teams", TeamsResponseV1),
         query=TeamsQueryV1,
-        tag="Models",
         needs=Permission.READ,
     ),
-    Operation(
-        "GET", "/v1/teams/{team_id}", _get, "Get a team", TeamV1, errors=(404,), tag="Models", needs=Permission.READ
-    ),
+    Operation("GET", "/v1/teams/{team_id}", _get, "Get a team", TeamV1, errors=(404,), needs=Permission.READ),
 )

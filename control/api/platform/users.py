@@ -25,4 +25,4 @@ async def _get(request: ApiRequest) -> UserV1:
     return UserV1(user_id=caller.prefix, email=email, name=None, workspace_name=caller.workspace_name)
 
 
-OPERATIONS = (Operation("GET", "/v1/users/me", _get, "Get whoever calls", UserV1, tag="Models", needs=Permission.READ),)
+OPERATIONS = (Operation("GET", "/v1/users/me", _get, "Get whoever calls", UserV1, needs=Permission.READ),)

@@ -14,6 +14,8 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
 from control.api.changes.conditions import condition_parameters, tag_header
+from control.api.description.names import Names, names_by_route, tags
+from control.api.description.portable import portable
 from control.api.endpoints import ENVIRONMENT_PATTERN
 from control.api.protocol.bodies import MAX_BODY_BYTES, MAX_MEMBERS, MAX_NESTING, MAX_VALUES
 from control.api.protocol.docs_page import docs_page
@@ -56,8 +58,8 @@ class ErrorV1(ResponseV1):
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")
     code: str
-    details: list[ErrorDetailV1] = Field(default_factory=list)
-    retry_after: int | None = None
+    details: list[ErrorDetailV1] = Field(default_factory=list, exclude_if=lambda value: not value)
+    retry_after: int | None = Field(None, exclude_if=lambda value: value is None)
 
 
 _ERRORS: dict[int, tuple[str, str, str]] = {
@@ -101,20 +103,25 @@ _ALWAYS = (401, 403, 429, 503)
 def describe(operations: Sequence[Operation]) -> Json:
     """The complete OpenAPI document."""
     paths: dict[str, Json] = {}
+    names = names_by_route()
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        members = _operation(operation, names[f"{operation.method} {operation.path}"])
+        paths.setdefault(operation.path, {})[operation.method.lower()] = members
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Tollgate management API",
             "version": "1.0.0",
+            "contact": {"name": "The operator of this installation"},
+            "license": {"name": "Apache License 2.0", "identifier": "Apache-2.0"},
             "description": "Endpoints, groups and limits, keys, secrets, platform models, training, and events. "
             f"A body has at most {MAX_BODY_BYTES} bytes, {MAX_VALUES} values, {MAX_MEMBERS} members in one object and "
             f"{MAX_NESTING} levels. A page of a list ends early above {PAGE_BYTES} bytes, but has at least one item. "
             "Use `has_more` and `cursor`, not the number of items, to tell whether more follow.",
         },
-        "servers": [{"url": "/"}],
+        "servers": [{"url": "/", "description": "The control plane that serves this document."}],
         "security": [{"bearer": []}, {"apiKey": []}],
+        "tags": [{"name": tag.name, "description": tag.text} for tag in tags()],
         "paths": paths,
         "components": {
             "schemas": _schemas(operations),
@@ -167,11 +174,12 @@ def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
     return [web.get("/v1/openapi.json", openapi), web.get("/docs", docs)]
 
 
-def _operation(operation: Operation) -> Json:
+def _operation(operation: Operation, names: Names) -> Json:
     members: Json = {
-        "operationId": _operation_id(operation),
+        "operationId": names.id,
         "summary": operation.summary,
-        "tags": [operation.tag],
+        "description": names.text,
+        "tags": [names.tag],
         "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
         "responses": _responses(operation),
     }
@@ -181,11 +189,6 @@ def _operation(operation: Operation) -> Json:
         schema = {"$ref": _REF.format(model=operation.body.__name__)}
         members["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return members
-
-
-def _operation_id(operation: Operation) -> str:
-    words = re.findall(r"[A-Za-z0-9]+", operation.summary.replace("'s", ""))
-    return "_".join(word.lower() for word in words if word.lower() not in ("a", "an", "the"))
 
 
 def _responses(operation: Operation) -> Json:
@@ -233,14 +236,15 @@ def _query_parameters(query: type[BaseModel] | None) -> list[Json]:
 
 def _query_parameter(name: str, field: Json, required: bool) -> Json:
     """Remove null from the schema: a query parameter is present or absent, never null."""
-    field = {key: value for key, value in field.items() if key != "title" and not (key == "default" and value is None)}
+    default = {"default": value} if (value := field.get("default")) is not None else {}
+    field = portable({key: value for key, value in field.items() if key != "default"})
     choices = [choice for choice in field.pop("anyOf", []) if choice != {"type": "null"}]
     if len(choices) == 1:
         field |= choices[0]
     elif choices:
         field["anyOf"] = choices
     description = field.pop("description", "")
-    return {"name": name, "in": "query", "required": required, "description": description, "schema": field}
+    return {"name": name, "in": "query", "required": required, "description": description, "schema": field | default}
 
 
 def _schemas(operations: Sequence[Operation]) -> Json:
@@ -249,5 +253,4 @@ def _schemas(operations: Sequence[Operation]) -> Json:
     models: list[Any] = [(model, "validation") for model in sorted(bodies, key=lambda m: m.__name__)]
     models += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
     _, document = models_json_schema(models, ref_template=_REF)
-    schemas: Json = document["$defs"]
-    return schemas
+    return {name: portable(schema) for name, schema in document["$defs"].items()}

@@ -68,6 +68,7 @@ class Operation:
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
     `is_tagged`: it evaluates `If-Match` unless it creates, and its handler returns `Tagged` unless it deletes.
+    `also_at`: a path that some clients write instead; the description does not have it.
     """
 
     method: str
@@ -78,8 +79,8 @@ class Operation:
     body: type[BaseModel] | None = None
     query: type[BaseModel] | None = None
     errors: tuple[int, ...] = ()
-    tag: str = "Gateway"
     needs: Permission = field(kw_only=True)
+    also_at: str | None = None
     is_tagged: bool = field(default=False, kw_only=True)
 
 
@@ -90,6 +91,8 @@ def mount(app: web.Application, operations: Iterable[Operation]) -> None:
             app.router.add_get(operation.path, handler, allow_head=True)
         else:
             app.router.add_route(operation.method, operation.path, handler)
+        if operation.also_at is not None:
+            app.router.add_route(operation.method, operation.also_at, handler)
 
 
 def _entry(operation: Operation) -> Handler:

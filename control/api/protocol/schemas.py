@@ -23,9 +23,13 @@ class RequestV1(BaseModel):
 
 
 class ResponseV1(BaseModel):
-    """A response."""
+    """A response. A member without a default is always in it, and one with a default unless it says `exclude_if`."""
 
     model_config = ConfigDict(hide_input_in_errors=True, defer_build=True)
+
+
+ALWAYS_WHOLE = ResponseV1.model_config | ConfigDict(json_schema_serialization_defaults_required=True)
+"""The configuration of a response that has members with defaults and none that may be left out."""
 
 
 def _integral(value: Any) -> Any:
@@ -56,13 +60,15 @@ RoleName = Literal["viewer", "billing", "operator", "admin"]
 class DeletedV1(ResponseV1):
     """The answer to a deletion: the id of the thing, and the ids of what it was part of."""
 
-    model_config = ResponseV1.model_config | {"json_schema_serialization_defaults_required": True}
+    model_config = ALWAYS_WHOLE
 
     deleted: Literal[True] = True
 
 
 class PaginationResponseV1(ResponseV1):
     """The continuation of a list. `cursor` fetches the next page and is null on the last one."""
+
+    model_config = ALWAYS_WHOLE
 
     has_more: bool
     cursor: str | None = None

@@ -172,14 +172,12 @@ OPERATIONS = (
     Operation(
         *("GET", _PATH, _get, "List checkpoints of a training job", CheckpointsResponseV1),
         errors=(404,),
-        tag="Training",
         needs=Permission.READ,
     ),
     Operation(
         *("GET", f"{_PATH}/{{checkpoint_id}}/files", _get_files, "List files of a checkpoint"),
         CheckpointFilesResponseV1,
         errors=(404, 409),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
     Operation(
@@ -187,7 +185,6 @@ OPERATIONS = (
         JobFilesResponseV1,
         query=JobFilesQueryV1,
         errors=(400, 404),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
 )

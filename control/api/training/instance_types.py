@@ -35,12 +35,10 @@ async def _list(request: ApiRequest) -> TrainingInstanceTypesResponseV1:
 OPERATIONS = (
     Operation(
         *("GET", "/v1/training_instance_types", _list, "List training instance types", TrainingInstanceTypesResponseV1),
-        tag="Training",
         needs=Permission.READ,
     ),
     Operation(
         *("GET", "/v1/instance_types", _none, "List instance types", InstanceTypesResponseV1),
-        tag="Models",
         needs=Permission.READ,
     ),
 )

@@ -48,14 +48,12 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Read a training job's log", TrainingJobLogsResponseV1),
         body=TrainingJobLogsRequestV1,
         errors=(400, 404),
-        tag="Training",
         needs=Permission.READ,
     ),
     Operation(
         *("GET", _PATH, _get, "Read a training job's log by URL", TrainingJobLogsResponseV1),
         query=TrainingJobLogsQueryV1,
         errors=(400, 404),
-        tag="Training",
         needs=Permission.READ,
     ),
 )

@@ -119,14 +119,12 @@ OPERATIONS = (
         *("GET", _PATH, _get, "Read a training job's metrics", TrainingJobMetricsResponseV1),
         query=TrainingJobMetricsQueryV1,
         errors=(400, 404),
-        tag="Training",
         needs=Permission.READ,
     ),
     Operation(
         *("POST", _PATH, _post, "Read what a training job's nodes use", TrainingJobUseV1),
         body=JobUseRequestV1,
         errors=(400, 404),
-        tag="Training",
         needs=Permission.READ,
     ),
 )

@@ -90,7 +90,6 @@ def _response(job: JobSummary) -> TrainingJobResponseV1:
     return TrainingJobResponseV1(training_job=job_response(job))
 
 
-_TAG = "Training"
 _PATH = "/v1/training_projects/{training_project_id}/jobs"
 _ONE = f"{_PATH}/{{training_job_id}}"
 _ANSWER = TrainingJobResponseV1
@@ -99,41 +98,33 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Create a training job", _ANSWER),
         body=CreateTrainingJobRequestV1,
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1),
         errors=(404,),
-        tag=_TAG,
         needs=Permission.READ,
     ),
-    Operation(
-        "GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), tag=_TAG, needs=Permission.READ
-    ),
+    Operation("GET", _ONE, _get, "Get a training job", TrainingJobDetailsV1, errors=(404,), needs=Permission.READ),
     Operation(
         *("PATCH", _ONE, _patch, "Move a waiting training job in the queue", _ANSWER),
         body=UpdateTrainingJobRequestV1,
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete a training job", DeletedTrainingJobV1),
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("POST", f"{_ONE}/stop", _stop, "Stop a training job", _ANSWER),
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER),
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
 )

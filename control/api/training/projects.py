@@ -129,7 +129,6 @@ def _response(request: ApiRequest, project: ProjectSummary) -> TrainingProjectRe
     return TrainingProjectResponseV1(training_project=project_response(request.caller.workspace_name, project))
 
 
-_TAG = "Training"
 _PATH = "/v1/training_projects"
 _OF_TEAM = "/v1/teams/{team_id}/training_projects"
 _ONE = f"{_PATH}/{{training_project_id}}"
@@ -138,42 +137,34 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Create a training project", TrainingProjectResponseV1),
         body=PutTrainingProjectRequestV1,
         errors=(400, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
-    Operation(
-        "GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, tag=_TAG, needs=Permission.READ
-    ),
+    Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, needs=Permission.READ),
     Operation(
         *("POST", _OF_TEAM, _post_of_team, "Create a training project of a team", TrainingProjectResponseV1),
         body=PutTrainingProjectRequestV1,
         errors=(400, 404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List training projects of a team", TrainingProjectsResponseV1),
         errors=(404,),
-        tag=_TAG,
         needs=Permission.READ,
     ),
     Operation(
         *("GET", _ONE, _get, "Get a training project", TrainingProjectResponseV1),
         errors=(404,),
-        tag=_TAG,
         needs=Permission.READ,
     ),
     Operation(
         *("GET", f"{_ONE}/cache/summary", _cache, "Get the summary of a training project's cache"),
         TrainingCacheSummaryV1,
         errors=(404,),
-        tag=_TAG,
         needs=Permission.READ,
     ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete a training project", DeletedTrainingProjectV1),
         errors=(404, 409),
-        tag=_TAG,
         needs=Permission.WORKLOADS,
     ),
 )

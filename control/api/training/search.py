@@ -58,7 +58,6 @@ OPERATIONS = (
     Operation(
         *("POST", "/v1/training_jobs/search", _search, "Search training jobs", TrainingJobsResponseV1),
         body=SearchTrainingJobsRequestV1,
-        tag="Training",
         needs=Permission.READ,
     ),
 )

@@ -168,14 +168,12 @@ OPERATIONS = (
     Operation(
         *("GET", f"{_PATH}/auth_codes", _get_auth_codes, "Get auth codes of a training job", AuthCodesResponseV1),
         errors=(404,),
-        tag="Training",
         needs=Permission.TRUST,
     ),
     Operation(
         *("POST", f"{_PATH}/interactive_session", _post_interactive_session),
         *("Begin interactive sessions on a training job", AuthCodesResponseV1),
         errors=(404, 409),
-        tag="Training",
         needs=Permission.TRUST,
     ),
     Operation(
@@ -183,7 +181,6 @@ OPERATIONS = (
         *("Change the interactive sessions of a training job", PatchedSessionSettingsV1),
         body=PatchInteractiveSessionRequestV1,
         errors=(400, 404, 409),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
     Operation(
@@ -191,13 +188,11 @@ OPERATIONS = (
         *("Change an interactive session of a training job", PatchedInteractiveSessionV1),
         body=PatchInteractiveSessionRequestV1,
         errors=(400, 404, 409),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
     Operation(
         *("POST", f"{_PATH}/ssh/sign", _post_ssh_sign, "SSH to a node of a training job", SignedSshCertificateV1),
         errors=(404, 409),
-        tag="Training",
         needs=Permission.TRUST,
     ),
 )

@@ -74,13 +74,11 @@ _PATH = "/v1/training/capacity"
 OPERATIONS = (
     Operation(
         *("GET", _PATH, _get, "Get the GPUs of the training backend", TrainingCapacityV1),
-        tag="Training",
         needs=Permission.READ,
     ),
     Operation(
         *("PATCH", _PATH, _patch, "Change the GPUs of a workspace", ChangedTrainingCapacityV1),
         errors=(409,),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
 )

@@ -163,7 +163,6 @@ OPERATIONS = (
         *("GET", "/v1/training/jobs/{training_job_id}/queue_context", _get),
         *("Get a training job's place in the queue", TrainingQueueContextV1),
         errors=(404,),
-        tag="Training",
         needs=Permission.READ,
     ),
 )

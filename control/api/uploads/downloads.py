@@ -88,7 +88,6 @@ OPERATIONS = (
         *("GET", "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/download", _get_links),
         *("Get links to a job's artifacts", TrainingJobDownloadV1),
         errors=(404,),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
 )

@@ -54,7 +54,6 @@ OPERATIONS = (
     Operation(
         *("GET", "/v1/blobs/credentials/{blob_type}", _get, "Get keys for an upload", BlobCredentialsResponseV1),
         errors=(404,),
-        tag="Training",
         needs=Permission.WORKLOADS,
     ),
 )

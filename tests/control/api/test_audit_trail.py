@@ -56,7 +56,7 @@ CHANGE_NOTHING = {
     ("POST", f"{_JOB}/logs"),
     ("POST", f"{_JOB}/metrics"),
     ("POST", "/v1/training_jobs/search"),
-    ("POST", "/graphql/"),  # a question
+    ("POST", "/graphql"),  # a question
     ("PATCH", "/v1/training/capacity"),
     ("POST", f"{_JOB}/ssh/sign"),
     ("DELETE", f"{_DEPLOYMENT}/{{deployment_id}}/replicas/{{replica_id}}"),

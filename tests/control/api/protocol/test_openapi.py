@@ -5,13 +5,16 @@ See docs/reference/management-api.md#description.
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from control.api.description.names import names_by_route
 from control.api.protocol.docs_page import docs_page
 from control.api.protocol.openapi import ErrorV1, describe
+from control.api.protocol.schemas import ResponseV1
 from control.app import OPERATIONS
 from control.edges.telemetry.metrics import Metrics
 from policy.endpoints import PROVIDER_NAMES
@@ -41,10 +44,72 @@ def test_every_schema_reference_resolves(document: Json) -> None:
     assert set(names) <= document["components"]["schemas"].keys()
 
 
-def test_operation_ids_are_unique_snake_case_words(document: Json) -> None:
+def test_operation_ids_are_unique_short_verbs_and_nouns(document: Json) -> None:
     ids = [operation["operationId"] for methods in document["paths"].values() for operation in methods.values()]
-    assert len(ids) == len(set(ids)) == len(OPERATIONS)
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", id) for id in ids)
+    assert len(ids) == len(set(ids)) == len({id.lower() for id in ids}) == len(OPERATIONS)
+    assert [id for id in ids if not re.fullmatch(r"[a-z]+([A-Z][a-z]+)*", id) or len(id) > 40] == []
+
+
+def test_every_operation_has_a_declared_tag_and_a_description_of_its_own(document: Json) -> None:
+    declared = [tag["name"] for tag in document["tags"]]
+    assert all(tag["description"] for tag in document["tags"])
+    tags = set()
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            (tag,) = operation["tags"]
+            tags.add(tag)
+            assert re.search(r"[.?]$", operation["description"]), (method, path)
+            assert operation["description"].rstrip(".") != operation["summary"], (method, path)
+    assert tags == set(declared)
+    assert len(declared) == len(tags)
+
+
+def test_the_names_are_those_of_operations_that_exist() -> None:
+    assert names_by_route().keys() == {f"{one.method} {one.path}" for one in OPERATIONS}
+
+
+def nodes(value: Any) -> Iterator[Json]:
+    """Every object of the document, whole."""
+    if isinstance(value, dict):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from nodes(item)
+
+
+def test_no_body_has_a_default_which_some_generators_take_for_required(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    assert [one for one in nodes(schemas) if not isinstance(one.get("default", {}), dict)] == []
+    assert [one for one in nodes(document) if one.get("default", "") is None] == []
+
+
+def test_a_default_of_a_body_is_told_in_words(document: Json) -> None:
+    fields = document["components"]["schemas"]["CreateDeploymentRequestV1"]["properties"]
+    assert "Default: `100`." in fields["max_queued"]["description"]
+
+
+def test_numbers_have_formats_and_nothing_but_schemas_names_types(document: Json) -> None:
+    schemas = list(nodes(document["components"]["schemas"]))
+    assert [one for one in schemas if one.get("type") in ("integer", "number") and "format" not in one] == []
+    assert [one for one in schemas if isinstance(one.get("title"), str)] == []
+    threshold = document["components"]["schemas"]["RateLimitV1"]["properties"]["threshold"]
+    assert threshold["format"] == "int64"
+
+
+def test_members_that_answers_always_have_are_required(document: Json) -> None:
+    schemas = document["components"]["schemas"]
+    assert schemas["PaginationResponseV1"]["required"] == ["has_more", "cursor"]
+    models = {subclass for subclass in subclasses(ResponseV1) if subclass.__name__ in schemas}
+    assert len(models) > 100
+    for model in models:
+        may_be_absent = {name for name, field in model.model_fields.items() if field.exclude_if is not None}
+        schema = schemas[model.__name__]
+        assert set(schema["properties"]) - set(schema.get("required", [])) == may_be_absent, model
+
+
+def subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for subclass in model.__subclasses__():
+        yield subclass
+        yield from subclasses(subclass)
 
 
 def test_every_operation_shows_its_errors_with_examples(document: Json) -> None:

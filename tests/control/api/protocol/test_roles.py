@@ -28,7 +28,7 @@ READS_BY_POST = {
     "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/logs",
     "/v1/training_projects/{training_project_id}/jobs/{training_job_id}/metrics",
     "/v1/training_jobs/search",
-    "/graphql/",
+    "/graphql",
 }
 
 

@@ -143,12 +143,12 @@ def _main_workflow(url: str, key: str) -> None:
         assert answer.status_code == 200, answer.content
         return answer.parsed
 
-    secret = call("secrets.store_or_rotate_secret", body=models.PutSecretRequestV1(name="v", value="sk"))
+    secret = call("secrets.set_secret", body=models.PutSecretRequestV1(name="v", value="sk"))
     target = models.VendorBTargetV1(
         provider=models.VendorBTargetV1Provider.VENDOR_B, secret_id=secret.id, target_model="big-1"
     )
     body = models.CreateGatewayEndpointRequestV1(slug="acme/chat", targets=[target])
-    endpoint = call("gateway.create_endpoint", body=body)
+    endpoint = call("endpoints.create_endpoint", body=body)
     assert endpoint.slug == "acme/chat"
     kind = models.RateLimitV1Type.REQUEST
     unit = models.RateLimitV1Unit.MINUTE
@@ -158,18 +158,18 @@ def _main_workflow(url: str, key: str) -> None:
     entry.usage_limits = None
     nothing = None
     request = models.CreateGatewayGroupRequestV1(metadata=metadata, models=[entry], hierarchy=nothing)
-    group = call("gateway.create_group", body=request)
+    group = call("groups.create_group", body=request)
     renamed = models.UpdateGatewayGroupRequestV1(metadata=models.GroupMetadataPatchV1(name="n"), models=None)
-    assert call("gateway.change_group", group.id, body=renamed).models[0].slug == "acme/chat"
-    hook = call("gateway.create_webhook", body=models.CreateWebhookRequestV1(url="https://93.184.215.14/hook"))
+    assert call("groups.update_group", group.id, body=renamed).models[0].slug == "acme/chat"
+    hook = call("webhooks.create_webhook", body=models.CreateWebhookRequestV1(url="https://93.184.215.14/hook"))
     quiet = models.UpdateWebhookRequestV1(enabled=False, url=None, rotate_secret=None)
-    assert call("gateway.change_webhook", hook.id, body=quiet).enabled is False
+    assert call("webhooks.update_webhook", hook.id, body=quiet).enabled is False
     fresh = models.UpdateWebhookRequestV1(rotate_secret=True, secret_overlap_seconds=None)
-    assert call("gateway.change_webhook", hook.id, body=fresh).secret.startswith("whsec_")
+    assert call("webhooks.update_webhook", hook.id, body=fresh).secret.startswith("whsec_")
     assert group.effective_models[0].rate_limits[0].source_group == group.id
-    minted = call("gateway.mint_federated_key", group.id, body=models.CreateFederatedKeyRequestV1(name="n"))
+    minted = call("group_keys.create_group_key", group.id, body=models.CreateFederatedKeyRequestV1(name="n"))
     assert minted.api_key.startswith(minted.prefix)
     change = models.UpdateGatewayEndpointRequestV1(targets=[target])
-    assert call("gateway.replace_targets", endpoint.id, body=change).id == endpoint.id
-    assert [item.id for item in call("gateway.list_groups").items] == [group.id]
-    assert call("gateway.revoke_group_key", group.id, minted.prefix).prefix == minted.prefix
+    assert call("endpoints.update_endpoint", endpoint.id, body=change).id == endpoint.id
+    assert [item.id for item in call("groups.list_groups").items] == [group.id]
+    assert call("group_keys.revoke_group_key", group.id, minted.prefix).prefix == minted.prefix
