@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
-from control.api.changes.conditions import Tagged
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -170,7 +170,7 @@ class DeletedGatewayEndpointV1(DeletedV1):
     slug: str
 
 
-async def _post(request: ApiRequest) -> Tagged:
+async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateGatewayEndpointRequestV1)
     endpoints.check_new_region(body.region, request.dependencies.settings.regions)
     new = await _new_target(request, body)
@@ -178,7 +178,7 @@ async def _post(request: ApiRequest) -> Tagged:
     return _tagged(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
 
 
-async def _patch(request: ApiRequest) -> Tagged:
+async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayEndpointRequestV1)
     new = await _new_target(request, body)
     keys = request.dependencies.settings.secret_keys
@@ -186,7 +186,7 @@ async def _patch(request: ApiRequest) -> Tagged:
     return _tagged(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
 
 
-async def _get(request: ApiRequest) -> Tagged:
+async def _get(request: ApiRequest) -> Encoded:
     return _tagged(await endpoints.read_endpoint(request.store, request.workspace_id, request.path["endpoint_id"]))
 
 
@@ -224,8 +224,8 @@ def _target(fields: dict[str, Any]) -> Target:
     )
 
 
-def _tagged(record: EndpointRecord) -> Tagged:
-    return Tagged(_response(record), record_tag(record))
+def _tagged(record: EndpointRecord) -> Encoded:
+    return tagged(_response(record), record_tag(record))
 
 
 def _response(record: EndpointRecord) -> GatewayEndpointV1:

@@ -16,7 +16,7 @@ from control.api.billing.group_spend import (
     spend_limits_of,
 )
 from control.api.billing.usage_totals import UsageTotalsV1, optional, shown_totals
-from control.api.changes.conditions import Tagged
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.limit_schemas import (
     ONE_PER_KIND,
@@ -250,7 +250,7 @@ class DeleteGroupQueryV1(RequestV1):
     forfeit: _Switch = Field("false", description="`true`: also where credit is left in a balance. It is lost then.")
 
 
-async def _post(request: ApiRequest) -> Encoded | Tagged:
+async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateGatewayGroupRequestV1)
     hierarchy = body.hierarchy or GroupHierarchyRequestV1()
     mode = hierarchy.limit_enforcement
@@ -269,7 +269,7 @@ async def _post(request: ApiRequest) -> Encoded | Tagged:
     return await (_answer if is_trial else _tagged)(created)
 
 
-async def _patch(request: ApiRequest) -> Encoded | Tagged:
+async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayGroupRequestV1)
     models = None if body.models is None else await _group_models(request.workspace_id, body.models)
     name = body.metadata.name if body.metadata else None
@@ -285,7 +285,7 @@ async def _patch(request: ApiRequest) -> Encoded | Tagged:
     return await _tagged(changed)
 
 
-async def _get(request: ApiRequest) -> Tagged:
+async def _get(request: ApiRequest) -> Encoded:
     return await _tagged(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
 
 
@@ -293,8 +293,8 @@ async def _group_models(workspace_id: str, entries: Sequence[GroupModelRequestV1
     return await beside(workspace_id, len(entries), lambda: tuple(map(_slug_limits, entries)))
 
 
-async def _tagged(group: GroupInTree) -> Tagged:
-    return Tagged(await _answer(group), group.tag)
+async def _tagged(group: GroupInTree) -> Encoded:
+    return tagged(await _answer(group), group.tag)
 
 
 async def _answer(group: GroupInTree) -> Encoded:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from control.api.changes.conditions import Tagged
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -171,7 +171,7 @@ class DeliveriesQueryV1(PageQueryV1):
     status: Literal["PENDING", "DELIVERED", "DEAD"] | None = None
 
 
-async def _post(request: ApiRequest) -> Tagged:
+async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateWebhookRequestV1)
     parts = request.dependencies
     await webhooks.check_webhook_url(body.url, parts.names)
@@ -196,11 +196,11 @@ async def _list(request: ApiRequest) -> Encoded:
     return await list_page(request, Listing("webhooks", fetch, lambda record: record.id, encoder(_response)))
 
 
-async def _get(request: ApiRequest) -> Tagged:
+async def _get(request: ApiRequest) -> Encoded:
     return _tagged(await _read(request))
 
 
-async def _patch(request: ApiRequest) -> Tagged:
+async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateWebhookRequestV1)
     parts = request.dependencies
     if body.url is not None:
@@ -255,8 +255,8 @@ async def _read(request: ApiRequest) -> WebhookRecord:
     return await webhooks.read_webhook(request.store, request.workspace_id, request.path["webhook_id"])
 
 
-def _tagged(record: WebhookRecord, secret: str | None = None) -> Tagged:
-    return Tagged(_response(record, secret), record_tag(record))
+def _tagged(record: WebhookRecord, secret: str | None = None) -> Encoded:
+    return tagged(_response(record, secret), record_tag(record))
 
 
 def _response(record: WebhookRecord, secret: str | None = None) -> WebhookV1:

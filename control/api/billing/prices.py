@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from control.api.changes.conditions import Tagged
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -181,11 +181,11 @@ class DeletePriceQueryV1(RequestV1):
     valid_from: DateText
 
 
-async def _put(request: ApiRequest) -> Tagged:
+async def _put(request: ApiRequest) -> Encoded:
     body = request.body_as(PutPriceRequestV1)
     price = price_from_wire(body.slug, body.model_dump())
     record = await prices.put_price(request.store, request.workspace_id, price, body.owner_change())
-    return Tagged(_response(record), price_tag(record))
+    return tagged(_response(record), price_tag(record))
 
 
 async def _list(request: ApiRequest) -> Encoded:

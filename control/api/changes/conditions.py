@@ -4,17 +4,17 @@ See docs/reference/management-api.md#lost-updates.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel
 
-from control.api.protocol.encoding import Encoded
+from control.api.protocol.encoding import Encoded, encoded
 from control.api.protocol.errors import Detail, bad_request
 from control.records.changes.conditions import Condition, Tags
 
 Json = dict[str, Any]
+_ETAG = "ETag"
 _SAFE = frozenset({"GET", "HEAD"})
 _TAG = re.compile(r'(W/)?"([^"\x00-\x20\x7f]*)"')
 _GAP = re.compile(r"[ \t]*(?:,[ \t]*)+")
@@ -63,16 +63,9 @@ def tag_header(method: str) -> Json:
     return {"headers": {"ETag": {"schema": {"type": "string"}, "description": "The version, for `If-Match`."}}}
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged:
+def tagged(answer: BaseModel | Encoded, tag: str) -> Encoded:
     """An answer with the entity tag of the resource that it shows."""
-
-    answer: BaseModel | Encoded
-    tag: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"ETag": f'"{self.tag}"'}
+    return Encoded(encoded(answer).pieces, {_ETAG: f'"{tag}"'})
 
 
 def condition_of(request: web.Request, *, is_tagged: bool) -> Condition:
@@ -89,12 +82,13 @@ def condition_of(request: web.Request, *, is_tagged: bool) -> Condition:
     return condition
 
 
-def not_modified(request: web.Request, condition: Condition, answer: Tagged) -> web.Response | None:
+def not_modified(request: web.Request, condition: Condition, answer: Encoded) -> web.Response | None:
     """304 for a read whose caller knows the answer already; 412 for one that `If-Match` forbids."""
-    if request.method not in _SAFE:
+    tag = answer.headers.get(_ETAG, "").strip('"')
+    if request.method not in _SAFE or not tag:
         return None
-    condition.check_match(answer.tag)
-    if not condition.is_known(answer.tag):
+    condition.check_match(tag)
+    if not condition.is_known(tag):
         return None
     return web.Response(status=304, headers={"Cache-Control": "no-store", **answer.headers})
 

@@ -1,11 +1,12 @@
 """JSON in pieces: a long answer is encoded item by item and sent in pieces, so that others are served in between."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
 _LONG_BYTES = 262_144
 Pieces = Sequence[bytes]
@@ -14,9 +15,10 @@ Pieces = Sequence[bytes]
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An answer that is JSON already."""
+    """An answer that is JSON already. `headers`: those that belong to its content."""
 
     pieces: Pieces
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ def _array(items: Iterable[Pieces]) -> Iterable[bytes]:
         yield from item
         before = b","
     yield b"[]" if before == b"[" else b"]"
+
+
+def encoded(answer: BaseModel | Encoded) -> Encoded:
+    """The answer as JSON in UTF-8."""
+    return answer if isinstance(answer, Encoded) else Encoded([answer.model_dump_json(by_alias=True).encode()])
 
 
 def joined(pieces: Pieces) -> bytes | BytesIO:

@@ -12,11 +12,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
-from control.api.changes.conditions import Tagged, condition_of, not_modified
+from control.api.changes.conditions import condition_of, not_modified
 from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication, bodies
 from control.api.protocol.dependencies import DEPENDENCIES
-from control.api.protocol.encoding import Encoded, joined
+from control.api.protocol.encoding import Encoded, encoded, joined
 from control.api.protocol.origins import origin_of
 from control.dependencies import Dependencies, Store
 from control.errors import NotFoundError
@@ -25,7 +25,6 @@ from control.records.policy import PresentedKey
 from policy.keys.permissions import Permission
 
 M = TypeVar("M", bound=BaseModel)
-Answer = BaseModel | Encoded | Tagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +66,13 @@ class Operation:
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
-    `is_tagged`: it evaluates `If-Match` unless it creates, and its handler returns `Tagged` unless it deletes.
+    `is_tagged`: it evaluates `If-Match` unless it creates, and its handler answers `ETag` unless it deletes.
     `also_at`: a path that some clients write instead; the description does not have it.
     """
 
     method: str
     path: str
-    handler: Callable[[ApiRequest], Awaitable[Answer]]
+    handler: Callable[[ApiRequest], Awaitable[BaseModel | Encoded]]
     summary: str
     answer: type[BaseModel]
     body: type[BaseModel] | None = None
@@ -113,9 +112,8 @@ def _entry(operation: Operation) -> Handler:
             acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request))).on_condition(condition)
             parts = replace(dependencies, store=acting)
             api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
-            answer = await operation.handler(api_request)
-            short = not_modified(request, condition, answer) if isinstance(answer, Tagged) else None
-            return short or _rendered(answer)
+            answer = encoded(await operation.handler(api_request))
+            return not_modified(request, condition, answer) or _rendered(answer)
 
     return handle
 
@@ -128,13 +126,7 @@ def path_parameters(request: web.Request) -> dict[str, str]:
     return values
 
 
-def _rendered(answer: Answer) -> web.Response:
-    """Encode the JSON as UTF-8."""
-    if isinstance(answer, Tagged):
-        response = _rendered(answer.answer)
-        response.headers.update(answer.headers)
-        return response
-    pieces = answer.pieces if isinstance(answer, Encoded) else [answer.model_dump_json(by_alias=True).encode()]
-    headers = {"Cache-Control": "no-store"}
-    body = joined(pieces)
+def _rendered(answer: Encoded) -> web.Response:
+    body = joined(answer.pieces)
+    headers = {"Cache-Control": "no-store", **answer.headers}
     return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
