@@ -24,7 +24,7 @@ COPY deploy/release deploy/release
 ARG SOURCE_DATE_EPOCH=0
 RUN /build/tools/bin/python -m deploy.release.distributions dist \
     && /build/tools/bin/pip --python /opt/tollgate/bin/python install --no-cache-dir --disable-pip-version-check --no-index --no-deps dist/tollgate-*.whl \
-    && /opt/tollgate/bin/python -I deploy/release/bill_of_materials.py requirements.lock > /opt/tollgate/tollgate.cdx.json
+    && /opt/tollgate/bin/python -m deploy.release.bill_of_materials requirements.lock > /opt/tollgate/tollgate.cdx.json
 
 FROM ${PYTHON_IMAGE}
 RUN apt-get update && apt-get install -y --no-install-recommends redis-server && rm -rf /var/lib/apt/lists/* \

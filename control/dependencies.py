@@ -80,6 +80,8 @@ class Dependencies:
     inference: InferenceClient | None = None
     login: LoginProvider | None = None
     turns: WorkspaceTurns = field(default_factory=WorkspaceTurns)
+    key_turns: WorkspaceTurns = field(default_factory=lambda: WorkspaceTurns(1))
+    """Turns of requests with the same idempotency key."""
     call_places: CallPlaces = field(default_factory=CallPlaces)
     downloads: Places = field(default_factory=lambda: Places(MAX_DOWNLOADS, "downloads of checkpoint files"))
     uploads: Places = field(default_factory=lambda: Places(MAX_UPLOADS, "parts of uploads"))

@@ -184,6 +184,17 @@ class PreconditionFailedError(DomainError):
         super().__init__(f"Nothing was changed: {reason}. GET it again, and repeat the change with its new ETag")
 
 
+class IdempotencyConflictError(ConflictError):
+    """Idempotency-Key: it was sent with another body or query before; repeat that request as it was, or use another
+    key"""
+
+
+class RequestRunningError(ConflictError):
+    """Idempotency-Key: the first request with it is still running; repeat the request in a second"""
+
+    retry_after_s = 1
+
+
 class RoleTooHighError(DomainError):
     """The key may do more than whoever makes or revokes it. The message names what, and the remedy."""
 

@@ -1,6 +1,6 @@
 """Deletes old records: events after 92 days by default, their hourly sums and the audit trail after 400 days, delivered
 messages after a week, dead ones with the events, traffic by the length of its steps, the list of requests after a week
-or by its size, sessions of the console once they ended. Events that are not added to the hourly sums yet are kept.
+or by its size, sessions of the console and answers for repeats once they ended. Events that are in no sum yet are kept.
 
 Deletes in small transactions, oldest first, so that ingest is not blocked. On PostgreSQL, events go by whole days.
 """
@@ -17,6 +17,7 @@ from control.edges.sql.events.clock import database_ms
 from control.edges.sql.events.rows import delete_events_before
 from control.edges.sql.events.upkeep import drop_days
 from control.edges.sql.group_rows import forget_deleted_groups
+from control.edges.sql.idempotency.rows import delete_expired_answers
 from control.edges.sql.store import Store, WriteTx, in_batches
 from control.edges.sql.traffic.requests import delete_requests
 from control.edges.sql.traffic.rows import delete_steps, forget_senders
@@ -68,6 +69,7 @@ async def delete_old_records(store: Store, days: RetentionDays) -> int:
     for status, before_ms in ((DELIVERED, max(delivered_ms, events_ms)), (DEAD, events_ms)):
         deleted += await in_batches(store, partial(_delete_deliveries, status=status, before_ms=before_ms))
     deleted += await in_batches(store, partial(delete_expired, before_ms=now_ms, limit=ROWS_AT_ONCE))
+    deleted += await in_batches(store, partial(delete_expired_answers, before_ms=now_ms, limit=ROWS_AT_ONCE))
     deleted += await store.transact(partial(forget_senders, before_ms=now_ms - SENDER_DAYS * DAY_MS))
     deleted += await store.transact(partial(forget_deleted_groups, before_ms=min(events_ms, sums_ms)))
     deleted += await in_batches(

@@ -1,4 +1,4 @@
-"""Bounds how many requests of each workspace are processed at a time, so that none fills the process's memory."""
+"""Bounds how many requests of each workspace, or with one idempotency key, are processed at a time in this process."""
 
 import asyncio
 from collections import Counter
@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 AT_ONCE = 3
-"""Requests of one workspace that are processed at the same time."""
+"""Requests of one workspace that are processed at the same time, so that none fills the process's memory."""
 
 
 class WorkspaceTurns:
-    """Admits at most `AT_ONCE` requests of each workspace at a time; further ones of that workspace queue."""
+    """Admits at most `at_once` requests of each workspace at a time; further ones of that workspace queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: int = AT_ONCE) -> None:
+        self._at_once = at_once
         self._semaphores: dict[str, asyncio.Semaphore] = {}
         self._users: Counter[str] = Counter()
 
@@ -23,7 +24,7 @@ class WorkspaceTurns:
 
     @asynccontextmanager
     async def of(self, workspace_id: str) -> AsyncIterator[None]:
-        semaphore = self._semaphores.setdefault(workspace_id, asyncio.Semaphore(AT_ONCE))
+        semaphore = self._semaphores.setdefault(workspace_id, asyncio.Semaphore(self._at_once))
         self._users[workspace_id] += 1
         try:
             async with semaphore:

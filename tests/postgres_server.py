@@ -75,6 +75,10 @@ class PostgresServer:
             self.process.send_signal(signal.SIGQUIT)
             self.process.wait(START_TIMEOUT_S)
 
+    def tool(self, name: str, *words: str | Path) -> None:
+        """Run a client program of this server's version, such as `pg_dump`."""
+        subprocess.run([self.binaries / name, "-h", self.directory, "-U", "tollgate", *words], check=True, timeout=60)
+
     async def create_database(self, name: str, template: str = "template1") -> str:
         """Create a database as a copy of `template`, by default empty. Return its URL."""
         await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')

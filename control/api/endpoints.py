@@ -243,6 +243,7 @@ OPERATIONS = (
         errors=(400, 409),
         needs=Permission.POLICY,
         is_tagged=True,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List endpoints", GatewayEndpointsResponseV1),

@@ -437,6 +437,7 @@ OPERATIONS = (
         *("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
         needs=Permission.POLICY,
         is_tagged=True,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List groups", GatewayGroupsResponseV1),

@@ -143,6 +143,7 @@ OPERATIONS = (
         body=_CREATE,
         errors=(400, 409),
         needs=Permission.KEYS,
+        creates=True,
     ),
     Operation(
         *("GET", _OWN, _list_own, "List workspace keys", _SEVERAL_OWN),

@@ -144,6 +144,7 @@ OPERATIONS = (
         body=_PUT,
         errors=(400, 409),
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List secrets", SecretsResponseV1),
@@ -156,6 +157,7 @@ OPERATIONS = (
         body=_PUT,
         errors=(400, 404, 409),
         needs=Permission.POLICY,
+        creates=True,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List secrets of a team", SecretsResponseV1),

@@ -283,6 +283,7 @@ OPERATIONS = (
         errors=(400, 404, 409),
         needs=Permission.TRUST,
         is_tagged=True,
+        creates=True,
     ),
     Operation(
         "GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,), needs=Permission.READ
@@ -313,5 +314,6 @@ OPERATIONS = (
         *("POST", f"{_ONE}/test", _post_test, "Send a test message", WebhookDeliveryV1),
         errors=(404,),
         needs=Permission.POLICY,
+        creates=True,
     ),
 )

@@ -9,10 +9,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from deploy.release import distributions as packages
-from deploy.release.bill_of_materials import bill, text_of
+from deploy.release.bill_of_materials import bill, locked, text_of
 from deploy.release.release_notes import notes
 
 LOCK = "requirements.lock"
+LOCKS = (LOCK, "deploy/release/requirements.lock")
+"""The lock files of what is installed and of what builds: the provenance has their digests."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class Build:
     """The commit's time, in seconds since 1970: the only time that a file may contain."""
 
     def write(self, ending: str, text: str) -> None:
-        """Write `tollgate-VERSION.ENDING`."""
-        path = self.to / f"tollgate-{self.version}.{ending}"
+        """Write `tollgate-VERSION` with `ending` behind it."""
+        path = self.to / f"tollgate-{self.version}{ending}"
         path.write_text(text, encoding="utf-8", newline="\n")
 
     def read(self, name: str) -> str:
@@ -41,15 +43,16 @@ def _packages(build: Build) -> None:
 
 
 def _lock(build: Build) -> None:
-    build.write(LOCK, build.read(LOCK))
+    build.write(f".{LOCK}", build.read(LOCK))
 
 
 def _bill(build: Build) -> None:
-    build.write("cdx.json", text_of(bill(distributions(), build.read(LOCK), build.epoch)))
+    document = bill(build.version, locked(build.read(LOCK)), distributions(), build.epoch)
+    build.write(".cdx.json", text_of(document))
 
 
 def _notes(build: Build) -> None:
-    build.write("notes.md", notes(build.read("CHANGELOG.md"), build.version, build.commit))
+    build.write(".notes.md", notes(build.read("CHANGELOG.md"), build.version, build.commit))
 
 
 ARTEFACTS: dict[str, Callable[[Build], None]] = {
@@ -58,4 +61,4 @@ ARTEFACTS: dict[str, Callable[[Build], None]] = {
     "bill of materials": _bill,
     "notes": _notes,
 }
-"""What is built, and the function that builds it."""
+"""The functions that build, by the name of what each builds."""

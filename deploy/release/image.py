@@ -1,4 +1,4 @@
-"""Builds the image, if a Docker daemon answers, from base images whose digests the daemon reports.
+"""Builds the image with a Docker daemon, from base images whose digests the daemon reports.
 
 The Dockerfile names base images by tag. At a release the daemon pulls each tag; the digest that it got goes into the
 build and into `images.json`, so that the same image can be built again. No digest is written by hand.
@@ -7,7 +7,8 @@ build and into `images.json`, so that the same image can be built again. No dige
 import json
 import re
 import subprocess
-from pathlib import Path
+
+from deploy.release.artefacts import Build
 
 _BASE = re.compile(r"^ARG (\w+_IMAGE)=(\S+)$", re.MULTILINE)
 
@@ -21,14 +22,16 @@ def base_images(dockerfile: str) -> dict[str, str]:
     return dict(_BASE.findall(dockerfile))
 
 
-def build(tree: Path, tag: str, epoch: int) -> str:
-    """Build and tag the image; return the text of `images.json`: base images by digest, and the image's id."""
-    bases = {name: _pinned(image) for name, image in base_images((tree / "Dockerfile").read_text()).items()}
-    arguments = bases | {"SOURCE_DATE_EPOCH": str(epoch)}
+def build(release: Build) -> dict[str, str]:
+    """Build and tag the image, and write `images.json`; return the base images by digest."""
+    bases = {name: _pinned(image) for name, image in base_images(release.read("Dockerfile")).items()}
+    arguments = bases | {"SOURCE_DATE_EPOCH": str(release.epoch)}
     words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-    _docker("build", "--tag", tag, *words, str(tree))
+    tag = f"tollgate:{release.version}"
+    _docker("build", "--tag", tag, *words, str(release.tree))
     id = _docker("image", "inspect", "--format", "{{.Id}}", tag).strip()
-    return json.dumps({"image": {"tag": tag, "id": id}, "base_images": bases}, indent=2) + "\n"
+    release.write(".images.json", json.dumps({"image": {"tag": tag, "id": id}, "base_images": bases}, indent=2) + "\n")
+    return bases
 
 
 def _pinned(image: str) -> str:
@@ -38,7 +41,10 @@ def _pinned(image: str) -> str:
 
 
 def _docker(*words: str) -> str:
-    process = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    try:
+        process = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise ImageError("there is no docker command on this machine; leave --image out") from None
     if process.returncode != 0:
         raise ImageError(f"docker {' '.join(words[:2])}: {process.stdout}{process.stderr}")
     return process.stdout

@@ -108,8 +108,9 @@ def rate(threshold: Any, type: str = "REQUEST", unit: str = "MINUTE", slug: str 
 
 
 def settings_on(database_url: str, **more: Any) -> Settings:
+    keys = more.pop("secret_keys", SECRET_KEYS)
     return Settings(
-        database_url=database_url, internal_token=TOKEN, metrics_token=METRICS_TOKEN, secret_keys=SECRET_KEYS, **more
+        database_url=database_url, internal_token=TOKEN, metrics_token=METRICS_TOKEN, secret_keys=keys, **more
     )
 
 

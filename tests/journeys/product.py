@@ -89,6 +89,7 @@ class Product:
             "TOLLGATE_PORTAL_KEYS": "1",
         }
         self.environment |= settings or {}
+        self.program: Sequence[str] = COMMAND
         names = ("proxy", "control", "admin")
         self.ports = tuple(word for name in names for word in (f"--{name}-port", str(own_port())))
         self.proxy = self.control = self.admin = ""
@@ -106,7 +107,7 @@ class Product:
     def launch(self) -> subprocess.Popen[str]:
         """Start it without waiting until it is ready."""
         words = ("up", "--data", str(self.data), "--workers", str(self.workers), *self.ports, *self.redis)
-        self._up = spawn(words, self.environment, self.log)
+        self._up = spawn(words, self.environment, self.log, self.program)
         return self._up
 
     def start(self) -> str:
@@ -143,7 +144,7 @@ class Product:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
+            [*self.program, *arguments], env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
 
     def processes(self, command_part: str = "") -> list[int]:

@@ -185,6 +185,7 @@ OPERATIONS = (
         body=BalanceCreditRequestV1,
         errors=(400, 404, 409),
         needs=Permission.CREDITS,
+        creates=True,
     ),
     Operation(
         *("GET", f"{_PATH}/entries", _list, "List the entries of a group's balance", BalanceEntriesResponseV1),

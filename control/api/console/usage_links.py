@@ -53,5 +53,6 @@ OPERATIONS = (
         body=CreateUsageLinkRequestV1,
         errors=(400, 404),
         needs=Permission.KEYS,
+        creates=True,
     ),
 )

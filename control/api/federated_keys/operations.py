@@ -210,12 +210,14 @@ OPERATIONS = (
         body=_NEW,
         errors=_WRONG,
         needs=Permission.KEYS,
+        creates=True,
     ),
     Operation(
         *("POST", _REGISTER_PATH, _register, "Register a key", RegisteredKeyV1),
         body=_BRING,
         errors=_WRONG,
         needs=Permission.KEYS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List a group's keys", _SEVERAL),
@@ -239,6 +241,7 @@ OPERATIONS = (
         body=_ROTATION,
         errors=_WRONG,
         needs=Permission.KEYS,
+        creates=True,
     ),
     Operation(
         *("DELETE", _ONE, _delete, "Revoke a group's key", _REVOKED),

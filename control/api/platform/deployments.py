@@ -119,6 +119,7 @@ OPERATIONS = (
         body=schemas.CreateDeploymentRequestV1,
         errors=(400, 404, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List deployments", schemas.DeploymentsResponseV1),

@@ -181,6 +181,7 @@ OPERATIONS = (
         body=CreateEnvironmentRequestV1,
         errors=(400, 404, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("PUT", _ONE, _put, "Point an environment to a deployment", EnvironmentV1),

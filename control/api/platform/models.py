@@ -128,6 +128,7 @@ OPERATIONS = (
         body=_CREATE,
         errors=(400,),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List models", ModelsResponseV1),

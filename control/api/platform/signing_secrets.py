@@ -42,5 +42,6 @@ OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Rotate the signing secret of asynchronous results", _ANSWER),
         needs=Permission.TRUST,
+        creates=True,
     ),
 )

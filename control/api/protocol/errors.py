@@ -26,6 +26,7 @@ from control.errors import (
     DomainError,
     EventsLostError,
     ForbiddenKeyError,
+    IdempotencyConflictError,
     IngestTooSlowError,
     InvalidFieldError,
     LimitConflict,
@@ -34,6 +35,7 @@ from control.errors import (
     PreconditionFailedError,
     ProxyUnavailableError,
     RateLimitedError,
+    RequestRunningError,
     RoleTooHighError,
     SecretUnreadableError,
     TooManyCallsError,
@@ -91,6 +93,8 @@ TABLE: Mapping[type[DomainError], tuple[int, str]] = {
     ConflictError: (409, "CONFLICT"),
     EventsLostError: (409, "EVENTS_LOST"),
     PreconditionFailedError: (412, "PRECONDITION_FAILED"),
+    IdempotencyConflictError: (409, "IDEMPOTENCY_CONFLICT"),
+    RequestRunningError: (409, "IDEMPOTENCY_IN_PROGRESS"),
     RoleTooHighError: (403, "ROLE_TOO_HIGH"),
     RateLimitedError: (429, "RATE_LIMITED"),
     TooManyCallsError: (429, "TOO_MANY_CALLS"),
@@ -113,7 +117,7 @@ def problem_of(error: DomainError) -> ProblemError:
     """The answer for a domain error. An error class missing from `TABLE` is a bug and raises KeyError."""
     kind = next((kind for kind in type(error).__mro__ if kind in TABLE), type(error))
     problem = ProblemError(*TABLE[kind], error.message, _details(error))
-    if isinstance(error, RateLimitedError):
+    if isinstance(error, RateLimitedError | RequestRunningError):
         problem.retry_after_s = error.retry_after_s
     return problem
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
 from control.api.changes.conditions import condition_parameters, tag_header
+from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
 from control.api.description.names import Names, names_by_route, tags
 from control.api.description.portable import portable
 from control.api.endpoints import ENVIRONMENT_PATTERN
@@ -53,7 +54,7 @@ class ErrorDetailV1(ResponseV1):
 
 
 class ErrorV1(ResponseV1):
-    """An error response. `details` is present on errors about fields, `retry_after` (seconds) on 429."""
+    """An error response. `details` is present on errors about fields, `retry_after` (seconds) if a repeat will do."""
 
     error: str
     message: str = Field(description="The same as `error`: the original's clients read `message`.")
@@ -98,6 +99,14 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
 _ID: Json = {"type": "string", "minLength": 1}
 _PATH_SCHEMAS: dict[str, Json] = {"environment_name": {"type": "string", "pattern": ENVIRONMENT_PATTERN}}
 _ALWAYS = (401, 403, 429, 503)
+_IDEMPOTENCY_KEY: Json = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The same key, path and body within 24 hours get the answer of the first request, "
+    f"with `{REPLAYED}: true`.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": MAX_CHARS, "pattern": "^[\\x20-\\x7e]+$"},
+}
 
 
 def describe(operations: Sequence[Operation]) -> Json:
@@ -180,7 +189,11 @@ def _operation(operation: Operation, names: Names) -> Json:
         "summary": operation.summary,
         "description": names.text,
         "tags": [names.tag],
-        "parameters": [*_path_parameters(operation.path), *_query_parameters(operation.query)],
+        "parameters": [
+            *_path_parameters(operation.path),
+            *_query_parameters(operation.query),
+            *([_IDEMPOTENCY_KEY] if operation.creates else ()),
+        ],
         "responses": _responses(operation),
     }
     if operation.is_tagged:
@@ -196,6 +209,7 @@ def _responses(operation: Operation) -> Json:
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
     if operation.is_tagged:  # 400: a header that names no tags
         statuses |= {400} if operation.method in ("GET", "POST") else {400, 412}
+    statuses |= {400, 409} if operation.creates else set()
     answer = {"$ref": _REF.format(model=operation.answer.__name__)}
     success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
     if operation.is_tagged:

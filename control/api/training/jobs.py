@@ -99,6 +99,7 @@ OPERATIONS = (
         body=CreateTrainingJobRequestV1,
         errors=(404, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _PATH, _list, "List a project's training jobs", JobsOfTrainingProjectV1),
@@ -126,5 +127,6 @@ OPERATIONS = (
         *("POST", f"{_ONE}/recreate", _recreate, "Recreate a training job", _ANSWER),
         errors=(400, 404, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
 )

@@ -138,6 +138,7 @@ OPERATIONS = (
         body=PutTrainingProjectRequestV1,
         errors=(400, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation("GET", _PATH, _list, "List training projects", TrainingProjectsResponseV1, needs=Permission.READ),
     Operation(
@@ -145,6 +146,7 @@ OPERATIONS = (
         body=PutTrainingProjectRequestV1,
         errors=(400, 404, 409),
         needs=Permission.WORKLOADS,
+        creates=True,
     ),
     Operation(
         *("GET", _OF_TEAM, _list_of_team, "List training projects of a team", TrainingProjectsResponseV1),

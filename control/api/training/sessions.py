@@ -175,6 +175,7 @@ OPERATIONS = (
         *("Begin interactive sessions on a training job", AuthCodesResponseV1),
         errors=(404, 409),
         needs=Permission.TRUST,
+        creates=True,
     ),
     Operation(
         *("PATCH", f"{_PATH}/interactive_session", _patch_settings),

@@ -14,6 +14,7 @@ from control.edges.sql import secret_rows
 from control.edges.sql.store import Store, WriteTx, now_ms
 from control.records.audit import Change
 from control.resources import secrets, webhooks
+from control.resources.changes.idempotency import reencrypt_answers
 from control.resources.platform import signing_secrets
 from policy.sealing import SealedWithUnknownKeyError, key_ids, unseal
 
@@ -73,6 +74,7 @@ async def reencrypt_all(store: Store, keys: Sequence[bytes]) -> dict[str, Any]:
             "webhooks": await webhooks.reencrypt_webhooks(tx, keys),
             "signing_secrets": await signing_secrets.reencrypt(tx, keys),
         }
+        await reencrypt_answers(tx, keys)
         for workspace_id in sorted(set().union(*sealed.values())):
             counts = {kind: by_workspace[workspace_id] for kind, by_workspace in sealed.items()}
             tx.audit(workspace_id, Change("secrets.reencrypt", "secrets", None, counts))

@@ -309,3 +309,12 @@ async def test_commands_do_not_overwrite_what_changed_since_they_read_it(sqlite_
         assert (await client.call("GET", path))["alert_percents"] == [40]
     finally:
         await client.close()
+
+
+async def test_a_creation_that_is_repeated_answers_its_tag_again(sqlite_plane: ControlPlane) -> None:
+    body = {"metadata": {"external_entity_id": "once"}, "models": [{"slug": SLUG}]}
+    answers = [await sqlite_plane.post(GROUPS, body, **under("k1", "Idempotency-Key")) for _ in range(2)]
+    assert answers[0].ok() == answers[1].ok()
+    path = f"{GROUPS}/{answers[0].body['id']}"
+    tags = {answer.headers["ETag"] for answer in answers}
+    assert tags == {(await sqlite_plane.get(path)).headers["ETag"]}

@@ -255,10 +255,6 @@ def one_database() -> Iterator[tuple[PostgresServer, str]]:
         yield server, server.url("tollgate")
 
 
-def postgres_tool(server: PostgresServer, name: str, *words: str | Path) -> None:
-    subprocess.run([server.binaries / name, "-h", server.directory, "-U", "tollgate", *words], check=True, timeout=60)
-
-
 @pytest.mark.soak
 async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_an_event(
     tmp_path: Path, session: aiohttp.ClientSession, upstream: ScriptedUpstream
@@ -272,13 +268,13 @@ async def test_lost_postgresql_database_is_restored_from_a_dump_without_losing_a
             api_key = json.loads(created.stdout)["api_key"]
             scenario = RestoreScenario(await stage_on(running, api_key, session, upstream))
             await scenario.back_up_between_changes(
-                lambda: postgres_tool(server, "pg_dump", "--format=custom", f"--file={dump}", "tollgate")
+                lambda: server.tool("pg_dump", "--format=custom", f"--file={dump}", "tollgate")
             )
             await server.drop_database("tollgate")
             assert await scenario.status_of(scenario.kept_key) == 429, "the last policy applies without the database"
             running.stop("control")
             await server.create_database("tollgate", "template0")
-            postgres_tool(server, "pg_restore", "--dbname=tollgate", dump)
+            server.tool("pg_restore", "--dbname=tollgate", dump)
             running.start_control()
             await scenario.stage.control_is_back()
             await scenario.assert_backup_applies_and_no_event_is_lost()

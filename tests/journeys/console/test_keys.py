@@ -4,10 +4,10 @@ import time
 
 import openai
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import assert_accessible, assert_fits, signed_in, until_dialog_is_gone
+from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, signed_in, until_dialog_is_gone
 from tests.journeys.console.scene import Scene
 from tests.journeys.product import models
 
@@ -47,6 +47,37 @@ async def test_key_of_a_group_is_shown_once_works_and_is_revoked(page: Page, sta
         return False
 
     await stage.until(is_refused, "the revoked key is refused")
+
+
+async def test_a_key_whose_answer_was_lost_is_not_created_twice(page: Page, stage: Stage, faults: Faults) -> None:
+    await stage.key_without_limits()
+    group = await stage.operator.group(f"{stage.name}-lost", models(stage.slug))
+    await signed_in(page, stage.operator.api_key, f"/console/keys?group_id={group}")
+
+    async def lose_answer(route: Route) -> None:
+        if route.request.method != "POST":
+            await route.continue_()
+            return
+        assert (await route.fetch()).ok
+        await route.abort()
+
+    keys = f"/v1/gateway/groups/{group}/api_keys"
+    await page.route(f"**{keys}*", lose_answer)
+    await page.get_by_label("Name (optional)").fill("laptop")
+    await page.get_by_role("button", name="Create a key").click()
+    await expect(page.get_by_text("Tollgate does not answer")).to_be_visible()
+    faults.expect("console: Failed to load resource")
+    await page.unroute_all()
+    await page.get_by_role("button", name="Create a key").click()
+    api_key = await page.get_by_label("The new key", exact=True).locator("code").inner_text()
+    assert (await stage.ask(api_key)).choices
+    assert len((await stage.operator.call("GET", keys))["items"]) == 1
+    await page.get_by_role("button", name="I have stored it").click()
+    await until_dialog_is_gone(page)
+    await page.get_by_label("Name (optional)").fill("laptop")
+    await page.get_by_role("button", name="Create a key").click()  # another key, as it is asked for
+    await page.get_by_role("button", name="I have stored it").click()
+    assert len((await stage.operator.call("GET", keys))["items"]) == 2
 
 
 HOSTILE = '<img src=x onerror="fail()">'

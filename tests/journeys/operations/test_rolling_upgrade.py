@@ -1,7 +1,8 @@
-"""The last release's control and proxy beside the next one's, on one PostgreSQL: nothing is refused, lost or doubled.
+"""The last release's control and proxy beside the next one's, on one PostgreSQL, and the way back by a backup.
 
-The last release is the newest tag; without tags, the commit before the newest migration. Its tree runs with this
-environment's packages.
+Nothing is refused, lost or doubled.
+
+The last release's tree runs with this environment's packages.
 """
 
 import asyncio
@@ -18,47 +19,22 @@ from typing import Any
 import aiohttp
 import pytest
 
-from control.edges.sql.migrations.migrate import LATEST
+from tests.journeys.operations.last_release import ROOT, last_tree
 from tests.journeys.product import OperatorClient, ended, spawn
 from tests.ports import own_port
-from tests.postgres_server import MISSING, find_binaries, running_postgres
+from tests.postgres_server import MISSING, PostgresServer, find_binaries, running_postgres
 from tests.redis_server import REDIS_BINARIES, RedisServer, private_redis
 from tests.upstream import ScriptedUpstream
 from tests.waiting import eventually
 
-ROOT = Path(__file__).resolve().parents[3]
-VERSIONS = "control/edges/sql/migrations/versions"
+__all__ = ["last_tree"]
+DATABASE = "upgrade"
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(find_binaries() is None, reason=MISSING),
     pytest.mark.skipif(not REDIS_BINARIES, reason="no redis-server"),
 ]
-
-
-def git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-
-
-def last_release() -> str:
-    """Return the revision of the last release; "" if this is no clone, or a shallow one without it."""
-    if tag := git("describe", "--tags", "--abbrev=0"):
-        return tag
-    (newest,) = (ROOT / VERSIONS).glob(f"m{LATEST}_*.py")
-    added = git("log", "--diff-filter=A", "--format=%H", "-1", "--", f"{VERSIONS}/{newest.name}")
-    return git("rev-parse", "--verify", "--quiet", f"{added}^") if added else ""
-
-
-@pytest.fixture(scope="module")
-def last_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    revision = last_release()
-    if not revision:
-        pytest.skip("the last release is not in this clone's history: git fetch --unshallow --tags")
-    tree = tmp_path_factory.mktemp("release")
-    archive = tmp_path_factory.mktemp("archive") / "release.tar"
-    subprocess.run(["git", "archive", "-o", str(archive), revision], cwd=ROOT, check=True)
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
-    return tree
 
 
 @dataclass
@@ -67,6 +43,7 @@ class Installation:
 
     directory: Path
     settings: dict[str, str]
+    database: PostgresServer
     running: dict[str, "subprocess.Popen[str]"] = field(default_factory=dict)
 
     def environment(self, tree: Path) -> dict[str, str]:
@@ -85,9 +62,9 @@ class Installation:
         process.terminate()
         assert ended(process) == 0, self.log(name).read_text()[-2000:]
 
-    async def control(self, session: aiohttp.ClientSession, name: str, tree: Path) -> str:
-        """Start a control process; return its URL once it is ready."""
-        port = own_port()
+    async def control(self, session: aiohttp.ClientSession, name: str, tree: Path, port: int = 0) -> str:
+        """Start a control process; return its URL once it is ready. `port`: where an earlier one was."""
+        port = port or own_port()
         self.start(name, tree, "control", "--control-port", str(port))
         await self._ready(session, name, port)
         return f"http://127.0.0.1:{port}"
@@ -112,6 +89,16 @@ class Installation:
                 return False
 
         await eventually(look, lambda: f"{name} is ready: {self.log(name).read_text()[-2000:]}", 60, 0.05)
+
+    def back_up(self) -> Path:
+        dump = self.directory / "before.dump"
+        self.database.tool("pg_dump", "--format=custom", f"--file={dump}", DATABASE)
+        return dump
+
+    async def restore(self, dump: Path) -> None:
+        await self.database.drop_database(DATABASE)
+        await self.database.create_database(DATABASE, "template0")
+        self.database.tool("pg_restore", f"--dbname={DATABASE}", dump)
 
     def command(self, tree: Path, *words: str) -> str:
         line = [sys.executable, "-P", "-m", "control.operator.cli", *words]
@@ -139,7 +126,7 @@ def redis_server() -> Iterator[RedisServer]:
 async def installation(tmp_path: Path, redis_server: RedisServer) -> AsyncIterator[Installation]:
     with running_postgres() as server:
         settings = {
-            "TOLLGATE_DATABASE_URL": await server.create_database("upgrade"),
+            "TOLLGATE_DATABASE_URL": await server.create_database(DATABASE),
             "TOLLGATE_REDIS_URL": redis_server.url,
             "TOLLGATE_INTERNAL_TOKEN": "internal-token-of-the-upgrade-test",
             "TOLLGATE_SECRET_KEY": "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
@@ -148,7 +135,7 @@ async def installation(tmp_path: Path, redis_server: RedisServer) -> AsyncIterat
             "TOLLGATE_REDIS_TIMEOUT_S": "1",
             "TOLLGATE_READY_GRACE_S": "0",
         }
-        new_installation = Installation(tmp_path, settings)
+        new_installation = Installation(tmp_path, settings, server)
         try:
             yield new_installation
         finally:
@@ -207,6 +194,8 @@ async def test_both_versions_serve_and_bill_beside_each_other(
     await calls.make(old_proxy, first_key, 5)
     await calls.all_listed_by(old, began)
 
+    backup = installation.back_up()
+
     # The next version's control migrates; the last one's goes on with the new schema, and so does its proxy.
     calling = asyncio.create_task(calls.make(old_proxy, first_key, 300))
     new_control = await installation.control(session, "new-control", ROOT)
@@ -237,10 +226,35 @@ async def test_both_versions_serve_and_bill_beside_each_other(
     await calls.make(new_proxy, first_key, 5)
     await calls.all_listed_by(new, began)
 
+    # Back: the backup is restored while the proxy serves, and the last release's control takes what was shipped since.
+    installation.stop("new-control")
+    await calls.make(new_proxy, first_key, 5)
+    await installation.restore(backup)
+    control = await installation.control(session, "restored-control", last_tree, port_of(new_control))
+    await calls.make(new_proxy, first_key, 5)
+    restored = OperatorClient(session, Place(control), api_key)
+    old_proxy = await installation.proxy(session, "old-proxy", last_tree, control)  # its journal has most of the events
+    await calls.make(old_proxy, first_key, 5)
+    await calls.all_listed_by(restored, began)
+    await eventually(lambda: is_unknown(session, new_proxy, second_key), "a key made after the backup is gone", 60, 0.1)
+    installation.stop("new-proxy")
+    last_proxy = await installation.proxy(session, "new-proxy", last_tree, control)
+    await calls.make(last_proxy, first_key, 5)
+    await calls.all_listed_by(restored, began)
+
 
 def workspace_key(installation: Installation, tree: Path) -> str:
     created: Any = json.loads(installation.command(tree, "workspace", "create", "acme", "--prefix", "acme"))
     return str(created["api_key"])
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+async def is_unknown(session: aiohttp.ClientSession, proxy: str, api_key: str) -> bool:
+    async with session.get(f"{proxy}/v1/models", headers={"Authorization": f"Bearer {api_key}"}) as answer:
+        return answer.status == 403
 
 
 async def works(session: aiohttp.ClientSession, proxy: str, api_key: str) -> bool:

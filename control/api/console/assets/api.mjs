@@ -25,11 +25,23 @@ export function read(path, query = {}, options = {}) {
 }
 
 /**
- * Any other method. Answers the JSON body, or null if there is none. `options.unchanged`: a resource as `read` or `send`
- * answered it; if somebody else has changed it since, nothing is done and the `Problem` says so.
+ * Any other method. Answers the JSON body, or null if there is none. A POST that failed is repeated with the same idempotency
+ * key when it is sent again: if its answer was lost, it creates nothing more. `options.unchanged`: a resource as `read` or
+ * `send` answered it; if somebody else has changed it since, nothing is done and the `Problem` says so.
  */
-export function send(method, path, body, options = {}) {
-  return call(method, path, body, options);
+export async function send(method, path, body, options = {}) {
+  if (method !== "POST" || !path.startsWith("/v1/")) return call(method, path, body, options);
+  const request = JSON.stringify([path, body]);
+  if (!openPosts.has(request)) openPosts.set(request, newKey());
+  const answer = await call(method, path, body, { ...options, headers: { "Idempotency-Key": openPosts.get(request) } });
+  openPosts.delete(request);
+  return answer;
+}
+
+const openPosts = new Map(); // the idempotency keys of POSTs without a success
+
+function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** Up to `most` items of a list, page after page: `{items, hasMore}`. */
@@ -69,8 +81,8 @@ export function route(parts, ...values) {
   return parts.reduce((path, part, at) => path + encodeURIComponent(values[at - 1]) + part);
 }
 
-async function call(method, path, body, { signal, unchanged } = {}) {
-  const init = { method, signal: withDeadline(signal, method), credentials: "same-origin", headers: { Accept: "application/json" } };
+async function call(method, path, body, { signal, headers, unchanged } = {}) {
+  const init = { method, signal: withDeadline(signal, method), credentials: "same-origin", headers: { Accept: "application/json", ...headers } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";

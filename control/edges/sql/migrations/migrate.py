@@ -18,7 +18,7 @@ from runtime.log_lines import OutageLog
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
-LATEST = "0035"
+LATEST = "0036"
 """The revision of the last migration in `versions/`."""
 Direction = Literal["upgrade", "downgrade"]
 _MIGRATION_LOCK = 0x7011_6A7E  # any number, the same in every process
