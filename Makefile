@@ -18,13 +18,16 @@ PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check
 CLIENT_LOCKS := $(wildcard tests/clients/python/*.lock)
 CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installed) .clients/typescript/.installed .clients/agents/.installed
 
+# What builds and runs the TypeScript client: openapi-typescript, TypeScript, openapi-fetch.
+TOOLCHAIN_STAMP := .clients/tollgate-client/.installed
+
 # Twice the cores of the smallest machine of CI: journeys wait most of the time.
 TEST_PROCESSES ?= 4
 # Set in many containers. Without bytecode each of the hundreds of processes that the tests start compiles our sources.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python python-version test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock release
+.PHONY: help install check check-python python-version test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock toolchain release
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -57,7 +60,7 @@ check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the
 python-version:  ## print the version of the Python that `make` uses
 	@$(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 
-test: $(STAMP) .clients/baseten/.installed .clients/truss/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
+test: $(STAMP) toolchain .clients/baseten/.installed .clients/truss/.installed .clients/openapi_lint/.installed  ## unit, contract and journey tests; lists what it skips and which system package is missing
 	$(BIN)/pytest -rs -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 console-shots: $(STAMP)  ## picture every page of the console with a busy workspace into build/console-shots/, and README.md's into docs/pictures/; needs chromium
@@ -77,6 +80,13 @@ deploy-check: $(STAMP)  ## build the image and run compose.yaml's services witho
 	@echo "installing what $< pins …"
 	@mkdir -p $(@D)
 	cp tests/clients/$*/package.json tests/clients/$*/package-lock.json $(@D)
+	cd $(@D) && npm ci --no-audit --no-fund
+	@touch $@
+
+$(TOOLCHAIN_STAMP): clients/typescript/package-lock.json
+	@echo "installing what $< pins …"
+	@mkdir -p $(@D)
+	cp clients/typescript/package.json clients/typescript/package-lock.json $(@D)
 	cd $(@D) && npm ci --no-audit --no-fund
 	@touch $@
 
@@ -108,7 +118,9 @@ soak: $(STAMP)  ## run the long tests for rare faults, then ten minutes of calls
 	$(BIN)/pytest -rs -m soak
 	$(BIN)/python -m bench.soak
 
-release: $(STAMP)  ## build wheel, sdist, bill of materials, notes and checksums of this commit into dist/; more flags: RELEASE_FLAGS="--image"
+toolchain: $(TOOLCHAIN_STAMP)  ## install what builds the TypeScript client; needs npm
+
+release: $(STAMP) toolchain  ## build wheel, sdist, bill of materials, notes and checksums of this commit into dist/; more flags: RELEASE_FLAGS="--image"
 	$(BIN)/python -m deploy.release $(RELEASE_FLAGS)
 
 COMPILE = uv pip compile --universal --generate-hashes --python-version 3.11 --custom-compile-command "make lock"
@@ -119,5 +131,5 @@ lock:  ## resolve pyproject.toml into the lock files again (needs uv)
 
 clients-lock:  ## resolve the clients' versions again (needs uv and npm)
 	for lock in $(CLIENT_LOCKS:.lock=); do uv pip compile --upgrade --no-strip-extras --generate-hashes --python-version 3.11 $$lock.in -o $$lock.lock --custom-compile-command "make clients-lock"; done
-	for lock in typescript agents; do (cd tests/clients/$$lock && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
+	for folder in tests/clients/typescript tests/clients/agents tests/clients/openapi_lint clients/typescript; do (cd $$folder && rm -f package-lock.json && npm install --package-lock-only --no-audit --no-fund); done
 	cd tests/clients/llama_cpp && uv pip compile --upgrade --universal --generate-hashes --python-version 3.11 requirements.in -o requirements.lock --custom-compile-command "make clients-lock"

@@ -47,11 +47,13 @@ def measure_latencies(subjects: Sequence[Subject], rig: Rig, findings: Findings,
         )
 
 
-def measure_latency(call: Call, parts: Watched, rig: Rig, scratch: Path) -> Mapping[str, float]:
+def measure_latency(
+    call: Call, parts: Watched, rig: Rig, scratch: Path, rate_per_s: int = RATE_PER_S
+) -> Mapping[str, float]:
     """The latencies of calls at a steady rate for `SECONDS`. Raises `BenchError` if any of them failed."""
     request = scratch / "open_loop.request"
     request.write_bytes(http_request(call))
-    argv = ["taskset", "-c", str(OTHER_CORE), str(build("open_loop")), *map(str, (call.port, RATE_PER_S, SECONDS))]
+    argv = ["taskset", "-c", str(OTHER_CORE), str(build("open_loop")), *map(str, (call.port, rate_per_s, SECONDS))]
 
     def load() -> Mapping[str, float]:
         with request.open("rb") as calls_file:

@@ -33,6 +33,7 @@ from control.api.federated_keys import operations as federated_keys
 from control.api.federated_keys import spend as key_spend
 from control.api.find import all_keys, matches
 from control.api.identity import internal_refresh, provider
+from control.api.inference_document.document import inference_routes
 from control.api.platform import (
     deployment_actions,
     deployment_logs,
@@ -262,6 +263,7 @@ def build(settings: Settings) -> web.Application:
     )
     _add_routes(app)
     app.on_response_prepare.append(show_request_id)
+    app.cleanup_ctx.extend(_metric_export(settings, metrics))
     app.cleanup_ctx.extend([_redis(redis, hints), _database, _secret_keys, _last_used, *_background()])
     app.cleanup_ctx.extend([_webhooks, _provider_keys, _load_reports(reports, wakes, wake_client)])
     if spend is not None:
@@ -292,7 +294,8 @@ def _add_routes(app: web.Application) -> None:
     browsers = (*pages.ROUTES, *terminal_sockets.ROUTES, *checkpoint_files.ROUTES, *objects.ROUTES)
     browsers += (*downloads.ROUTES, *console_pages.ROUTES, *console_sessions.ROUTES, *usage_page.ROUTES, *relay.ROUTES)
     browsers += (*usage_requests.ROUTES, *usage_statements.ROUTES, *people_login.ROUTES)
-    for routes in (health.ROUTES, internal, observability.ROUTES, description_routes(operations), browsers):
+    described = (*description_routes(operations), *inference_routes(app[DEPENDENCIES].settings.proxy_url))
+    for routes in (health.ROUTES, internal, observability.ROUTES, described, browsers):
         app.router.add_routes(routes)
 
 
@@ -303,6 +306,15 @@ def _tracing(settings: Settings, metrics: Metrics) -> "ControlTracing | None":
     from control.edges.telemetry.tracing import ControlTracing
 
     return ControlTracing(settings.traces, metrics)
+
+
+def _metric_export(settings: Settings, metrics: Metrics) -> Sequence[Lifetime]:
+    if settings.metric_export is None:
+        return ()
+    # Imported here, because a process that sends no metrics must not pay for what it does not use.
+    from control.edges.telemetry.metric_export import ControlMetricExport
+
+    return (ControlMetricExport(settings.metric_export, metrics, settings.port).lifetime,)
 
 
 def _log_bounds(settings: Settings) -> LogBounds:

@@ -10,6 +10,7 @@ from policy.identity.login_settings import LoginSettings, claim_name, issuer_url
 from policy.sealing import parse_keys
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url, switch
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.metrics_export.settings import MetricExportSettings, metric_export_settings
 from runtime.secret_keys import secret_keys
 from runtime.tracing.settings import TraceSettings, trace_settings
 
@@ -64,6 +65,8 @@ class Settings:
     log_level: str = DEFAULT_LEVEL
     traces: TraceSettings | None = None
     """None: off, and no tracer or exporter is imported."""
+    metric_export: MetricExportSettings | None = None
+    """None: metrics are for Prometheus alone, and no exporter is imported."""
 
     @property
     def sums_retention_days(self) -> float:
@@ -92,6 +95,7 @@ class Settings:
             secret_keys=control_keys(read),
             drain_timeout_s=read.seconds("TOLLGATE_DRAIN_TIMEOUT_S", 25),
             traces=trace_settings(read, "TOLLGATE_TRACES"),
+            metric_export=metric_export_settings(read, "TOLLGATE_METRICS"),
             login=_login(read),
             **fields,
         )

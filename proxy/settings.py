@@ -24,6 +24,7 @@ from proxy.http_rules.cors import CorsRules, parse_cors_origins
 from proxy.http_rules.model_paths import parse_host_suffix
 from runtime.environment import Environment, SettingsError, access_token, http_url, number, redis_url
 from runtime.log_schema import DEFAULT_LEVEL, parse_level
+from runtime.metrics_export.settings import MetricExportSettings, metric_export_settings
 from runtime.secret_keys import has_secret_keys, secret_keys
 from runtime.tracing.settings import TraceSettings, trace_settings
 
@@ -104,6 +105,8 @@ class Settings:
     shipped_max_bytes: int
     traces: TraceSettings | None
     """None: off, and no tracer or exporter is imported."""
+    metric_export: MetricExportSettings | None
+    """None: metrics are for Prometheus alone, and no exporter is imported."""
 
     @property
     def call_timeout_s(self) -> float:
@@ -156,6 +159,7 @@ def settings_from(environ: Mapping[str, str]) -> Settings:
         shipped_retention_s=read.parsed("TOLLGATE_SHIPPED_RETENTION_S", _not_negative, "86400"),
         shipped_max_bytes=read.count("TOLLGATE_SHIPPED_MAX_BYTES", 8 * 1024**3),
         traces=trace_settings(read, "TOLLGATE_TRACES"),
+        metric_export=metric_export_settings(read, "TOLLGATE_METRICS"),
     )
 
 

@@ -155,7 +155,7 @@ def test_settings_table_shows_the_default_values() -> None:
 
 
 def test_metrics_table_matches_the_code() -> None:
-    coded = {name for text in sources("proxy", "control") for name in METRIC.findall(text)}
+    coded = {name for text in sources("proxy", "control", "runtime") for name in METRIC.findall(text)}
     coded -= {"tollgate_console", "tollgate_console_login", "tollgate_writes"}  # two cookies and an option of ours
     names = {plain(row[0]) for heading in ("Proxy metrics", "Control metrics") for row in rows("metrics", heading)}
     assert {name.removesuffix("_total") for name in names} == {name.removesuffix("_total") for name in coded}

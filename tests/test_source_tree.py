@@ -18,7 +18,7 @@ DOCUMENTS = sorted(
         *(path for top in ("docs", "deploy") for path in (ROOT / top).rglob("*.md")),
     )
 )
-PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime", "deploy", "tests", "bench")
+PACKAGES = ("policy", "proxy", "control", "launcher", "commands", "trainer", "runtime", "clients", "deploy", "tests", "bench")
 NAMED = re.compile(rf"(?<![\w/.@:-])((?:{'|'.join((*PACKAGES, 'docs'))})/(?:[\w.-]+/)*(?:[\w-]+\.\w+)?)(?![\w/*{{<])")
 DRAWN = re.compile(r"^( *)([\w-]+)/(?= |$)", re.MULTILINE)
 

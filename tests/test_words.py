@@ -15,7 +15,7 @@ import pytest
 from tests.test_architecture import PACKAGES, Module, Sources, functions, read_sources
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = (*PACKAGES, "bench", "deploy", "tests")
+ROOMS = (*PACKAGES, "bench", "clients", "deploy", "tests")
 
 DEPENDENT = frozenset(
     (

@@ -72,10 +72,14 @@ CONTROL = Dashboard(
                     (f"sum by (outcome) (rate(tollgate_wake_hooks_total[{RATE}]))", "{{outcome}}"),
                 ),
                 panel(
-                    "Spans of traces",
+                    "Spans and metrics for the OTLP collector",
                     "ops",
-                    "If traces are on. failed: the collector did not take them. dropped: too many waited.",
-                    (f"sum by (job, outcome) (rate(tollgate_trace_spans_total[{RATE}]))", "{{job}} {{outcome}}"),
+                    "If they are on. failed: the collector did not take them. dropped: too many spans waited.",
+                    (f"sum by (job, outcome) (rate(tollgate_trace_spans_total[{RATE}]))", "{{job}} spans {{outcome}}"),
+                    (
+                        f"sum by (job, outcome) (rate(tollgate_metric_exports_total[{RATE}]))",
+                        "{{job}} exports {{outcome}}",
+                    ),
                 ),
             ),
         ),

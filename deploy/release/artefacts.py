@@ -10,10 +10,11 @@ from pathlib import Path
 
 from deploy.release import distributions as packages
 from deploy.release.bill_of_materials import bill, locked, text_of
+from deploy.release.clients import build_clients
 from deploy.release.release_notes import notes
 
 LOCK = "requirements.lock"
-LOCKS = (LOCK, "deploy/release/requirements.lock")
+LOCKS = (LOCK, "deploy/release/requirements.lock", "requirements-dev.lock", "clients/typescript/package-lock.json")
 """The lock files of what is installed and of what builds: the provenance has their digests."""
 
 
@@ -42,6 +43,10 @@ def _packages(build: Build) -> None:
     packages.build(build.tree, build.to, build.epoch)
 
 
+def _clients(build: Build) -> None:
+    build_clients(build.tree, build.to, build.version, build.epoch)
+
+
 def _lock(build: Build) -> None:
     build.write(f".{LOCK}", build.read(LOCK))
 
@@ -57,6 +62,7 @@ def _notes(build: Build) -> None:
 
 ARTEFACTS: dict[str, Callable[[Build], None]] = {
     "wheel and sdist": _packages,
+    "clients": _clients,
     "lock file": _lock,
     "bill of materials": _bill,
     "notes": _notes,

@@ -1,8 +1,10 @@
 """The report of a request that has ended, for metrics and the access log."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from policy.billing import NO_DETAILS, Details, Tokens
+from policy.snapshot import EndpointRow
 from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.answers import EndCause
@@ -40,6 +42,16 @@ class CallLabels:
         self.shown_path = path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
 
 
+class CalledRoute(Protocol):
+    """The part of a slug's route that metrics read."""
+
+    @property
+    def endpoint(self) -> EndpointRow: ...
+
+    @property
+    def prices(self) -> SlugPrices | None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class RequestReport:
     """One ended request, for metrics and access log. What did not become known is "", None or 0.
@@ -65,7 +77,9 @@ class RequestReport:
     first_byte_s: float | None
     is_count: bool = False
     """The call counts tokens; it does not cost the price per call."""
-    prices: SlugPrices | None = None
+    route: CalledRoute | None = None
+    """The slug's endpoint and prices; None in a direct call, and where the slug or the caller is unknown. What is
+    billed has one."""
     trace_id: str = ""
     """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""

@@ -164,7 +164,7 @@ class Settle:
             upstream_s=upstream_s,
             first_byte_s=context.first_byte_s,
             is_count=context.facts.purpose is _COUNT,
-            prices=None if route is None else route.prices,
+            route=route,
         )
         self._meters.finished(report)
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from proxy.edges.journal.supervisor.ingest_client import HttpIngestClient
 from proxy.edges.journal.supervisor.machine_reports import MachineReports
@@ -66,6 +67,9 @@ from runtime.http.listening import listen_on
 from runtime.http.server import FrontLimits, FrontRunner
 from runtime.private_files import describe_closed, tighten_directory, tighten_files
 from runtime.secret_keys import services_of
+
+if TYPE_CHECKING:
+    from runtime.metrics_export.export import MetricExport
 
 WORKER_EXIT_S = 2.0
 """Seconds that a worker may take after the drain timeout to journal the calls that it cut off. Then it is killed."""
@@ -129,6 +133,9 @@ class Supervisor:
             await stack.enter_async_context(running(*services, self._dead_holders.run, self._places.run))
             await stack.enter_async_context(running(self._machine.run, self._machine.rebuilds.run, self._requests.run))
             await stack.enter_async_context(running(self._time.run))
+            export = self._metric_export()
+            if export is not None:
+                await stack.enter_async_context(running(export.run))
             self._shipper.start(self._live_incarnations, self._settled)
             slots = [asyncio.create_task(slot.run()) for slot in self._all_slots]
             await self._stop.wait()
@@ -136,7 +143,9 @@ class Supervisor:
             shipped = self._shipper.drain(FINAL_SHIPPING_S)
             within_s = FINAL_SHIPPING_S
             figures = (self._traffic.finish(within_s), self._requests.finish(within_s))
-            last_reports = (self._deployments.finish(within_s), *figures)
+            last_reports = [self._deployments.finish(within_s), *figures]
+            if export is not None:
+                last_reports.append(export.close())
             if (await asyncio.gather(shipped, *last_reports))[0]:
                 await self._machine.finish(within_s)
             else:
@@ -190,6 +199,19 @@ class Supervisor:
         self._requests = RequestReports(listing, settings.request_max_per_s)
         self._totals.include(self._requests)
         stack.push_async_callback(self._requests.close)
+
+    def _metric_export(self) -> "MetricExport | None":
+        settings = self._settings.metric_export
+        if settings is None:
+            return None
+        # Imported here, because a process that sends no metrics must not pay for what it does not use.
+        from runtime.collector.resource import PROXY_SERVICE, resource_at
+        from runtime.metrics_export.export import MetricExport
+
+        resource = resource_at(PROXY_SERVICE, self._bind.admin_port)
+        export = MetricExport(settings, resource, self._totals.exported, self._read_figures)
+        self._totals.include(export.counts)
+        return export
 
     def _make_slots(self, listeners: Sequence[socket.socket]) -> None:
         environ = self._environ
@@ -384,9 +406,13 @@ class Supervisor:
         return Finding(degraded=next((text for slot in slots if (text := str(slot.health.get("trouble", "")))), ""))
 
     async def _metrics_text(self, accept: str, workspace: str) -> tuple[bytes, str]:
+        await self._read_figures()
+        return await asyncio.to_thread(self._totals.text, accept, workspace)
+
+    async def _read_figures(self) -> None:
+        """Have the metrics take the latest figures of workers, queue and deployments."""
         await asyncio.gather(*(slot.flush() for slot in self._all_slots), self._totals.async_requests.read())
         self._deployments.metrics.read()
-        return await asyncio.to_thread(self._totals.text, accept, workspace)
 
     def _readings(self) -> Iterable[tuple[str, str, float]]:
         confirmed_at_s = self._replica.confirmed_at_s

@@ -29,6 +29,7 @@ from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
@@ -119,9 +120,7 @@ async def _parts(
     stack: contextlib.AsyncExitStack,
 ) -> tuple[Parts, WorkerMetrics]:
     """Build what the pipeline works with. The stack closes it in reverse order."""
-    meters = WorkerMetrics(link, _access_log(stack).write, ListedCalls(settings.request_max_per_s))
-    link.flush = meters.flush
-    stack.callback(meters.close)
+    meters = _meters(settings, link, stack)
     journal = _call_journal(settings, launch.incarnation, stack)
     counters = await _counters(settings, launch.incarnation, meters, journal)
     counters.places.announce = link.may_hold
@@ -170,6 +169,15 @@ async def _parts(
         now_ms=_latest_time(settings, stack).now_ms,
     )
     return parts, meters
+
+
+def _meters(settings: Settings, link: SupervisorLink, stack: contextlib.AsyncExitStack) -> WorkerMetrics:
+    listed = ListedCalls(settings.request_max_per_s)
+    gen_ai = None if settings.metric_export is None else GenAiCounts()
+    meters = WorkerMetrics(link, _access_log(stack).write, listed, gen_ai)
+    link.flush = meters.flush
+    stack.callback(meters.close)
+    return meters
 
 
 def _upstream_client(settings: Settings, stack: contextlib.AsyncExitStack) -> HttpUpstream:

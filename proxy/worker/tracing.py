@@ -25,18 +25,17 @@ from proxy.edges.telemetry.tracing.traced_parts import (
 )
 from proxy.parts import Parts
 from proxy.pipeline import Pipeline
+from runtime.collector.resource import PROXY_SERVICE
 from runtime.tracing.current import add_ids_to_log_lines
 from runtime.tracing.provider import Tracing
 from runtime.tracing.settings import TraceSettings
-
-SERVICE = "tollgate-proxy"
 
 
 class WorkerTracing:
     """A worker's tracer. `incarnation` names the worker."""
 
     def __init__(self, settings: TraceSettings, incarnation: str) -> None:
-        self._tracing = Tracing(settings, SERVICE, {"service.instance.id": incarnation})
+        self._tracing = Tracing(settings, PROXY_SERVICE, {"service.instance.id": incarnation})
         self._exemplars = Exemplars()
         add_ids_to_log_lines()
 

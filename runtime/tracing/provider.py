@@ -11,16 +11,16 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
 
-import requests
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.trace import Tracer
 
+from runtime.collector.http_session import CollectorSession
+from runtime.collector.resource import resource_of
 from runtime.daemon_threads import in_daemon_thread
 from runtime.log_lines import OutageLog
 from runtime.tracing.settings import TraceSettings
@@ -28,8 +28,8 @@ from runtime.tracing.settings import TraceSettings
 FLUSH_S = 1.0
 """The time that a process which ends waits for the collector to take the last spans."""
 OUTCOMES = ("exported", "failed", "dropped")
-_LOGGED_BY_US = ("opentelemetry.exporter", "opentelemetry.trace")
-"""Loggers of the library that would write a line per failed batch, or per caller's malformed header field."""
+_LOGGED_BY_US = "opentelemetry.trace"
+"""The logger of the library that would write a line per caller's malformed header field."""
 log = logging.getLogger(__name__)
 
 
@@ -78,12 +78,9 @@ class Tracing:
 
     def __init__(self, settings: TraceSettings, service: str, attributes: Mapping[str, str]) -> None:
         """`service`: the value of `service.name`, unless the environment has one. `attributes`: of the resource."""
-        for name in _LOGGED_BY_US:
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(_LOGGED_BY_US).setLevel(logging.CRITICAL)
         self.counts = SpanCounts()
-        ours = {"service.name": service, "service.version": version("tollgate"), **attributes}
-        resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=resource_of(service, attributes), shutdown_on_exit=False)
         self._provider.add_span_processor(_BoundedProcessor(settings, self.counts))
         self.tracer: Tracer = self._provider.get_tracer("tollgate", version("tollgate"))
 
@@ -133,22 +130,22 @@ class _CountingExporter(SpanExporter):
     def __init__(self, counts: SpanCounts) -> None:
         self._counts = counts
         self._outage = OutageLog(log)
-        self._status: int | None = None
-        session = requests.Session()
-        session.hooks["response"].append(self._answered)
-        self._exporter = OTLPSpanExporter(session=session)
+        self._session = CollectorSession(_rejected_spans)
+        self._exporter = OTLPSpanExporter(session=self._session)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self._status = None
+        self._session.cause = ""
         result = SpanExportResult.FAILURE
         try:
             result = self._exporter.export(spans)
+            if self._session.cause:
+                result = SpanExportResult.FAILURE
         finally:
             self._counts.leave(len(spans), "exported" if result is SpanExportResult.SUCCESS else "failed")
         if result is SpanExportResult.SUCCESS:
             self._outage.ends("The OTLP collector takes spans again.")
         else:
-            cause = "no answer in time" if self._status is None else f"it answered {self._status}"
+            cause = self._session.cause or "the exporter failed"
             self._outage.begins(
                 f"The OTLP collector does not take spans ({cause}); they are lost and counted as"
                 " tollgate_trace_spans_total{outcome=failed}. Check OTEL_EXPORTER_OTLP_ENDPOINT and the collector."
@@ -161,5 +158,6 @@ class _CountingExporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         return self._exporter.force_flush(timeout_millis)
 
-    def _answered(self, response: requests.Response, *_args: Any, **_options: Any) -> None:
-        self._status = response.status_code
+
+def _rejected_spans(answer: bytes) -> int:
+    return int(ExportTraceServiceResponse.FromString(answer).partial_success.rejected_spans)

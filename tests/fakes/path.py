@@ -9,6 +9,7 @@ from proxy.capacity.worker_capacity import CapacityLimits
 from proxy.dialects.middle.sealing import SealKeys
 from proxy.dialects.registry import Dialects
 from proxy.edges.process.replica_requests import WaitingTimes
+from proxy.http_rules.model_paths import model_of_host
 from proxy.parts import DispatchSettings, Parts, UpstreamClient
 from proxy.pipeline import Pipeline
 from tests.fakes.counters import FakeCounters
@@ -19,6 +20,7 @@ from tests.fakes.replicas import FakeReplicas
 from tests.fakes.spend import FakeSpend
 from tests.fakes.upstream_client import FakeUpstream
 from tests.fakes.wire import FakeIncoming, FakeOutgoing
+from tests.inference_document import Answer, inference_document
 
 VENDOR_B = "https://vendor-b.test"
 SETTINGS = DispatchSettings({"VENDOR_B": VENDOR_B, "VENDOR_A": "https://vendor-a.test"})
@@ -83,6 +85,8 @@ class PathRig:
     async def serve(self, incoming: FakeIncoming) -> FakeOutgoing:
         outgoing = FakeOutgoing()
         await self.pipeline.handle(incoming, outgoing)
+        if outgoing.status and not outgoing.is_gone:
+            self._check_documented(incoming, outgoing)
         return outgoing
 
     def check_settled(self) -> None:
@@ -92,3 +96,11 @@ class PathRig:
             call.event_key for call in self.journal.opened
         )
         assert self.meters.level == 0
+
+    def _check_documented(self, incoming: FakeIncoming, outgoing: FakeOutgoing) -> None:
+        """Assert that the inference document has this answer. The server itself adds `x-content-type-options`."""
+        is_on_host = self.model_host_suffix and model_of_host(incoming.header("host"), self.model_host_suffix)
+        target = f"/models/m{incoming.request_target}" if is_on_host else incoming.request_target
+        fields = [*outgoing.headers, ("x-content-type-options", "nosniff")]
+        body = b"".join(outgoing.pieces)
+        inference_document().check(Answer(incoming.method, target, outgoing.status, fields, body, passes=True))

@@ -63,7 +63,10 @@ async def test_failed_response_passes_and_is_billed_its_usage(rig: PathRig) -> N
     assert (closed.status, closed.tokens) == (200, Tokens(input=7, output=0, cached_input=0))
 
 
-@pytest.mark.parametrize(("output", "billed"), [([], False), ([{"type": "message", "content": "a"}], True)])
+@pytest.mark.parametrize(
+    ("output", "billed"),
+    [([], False), ([{"type": "message", "content": [{"type": "output_text", "text": "a"}]}], True)],
+)
 async def test_failed_response_without_usage_is_billed_only_for_output(
     rig: PathRig, output: list[Any], billed: bool
 ) -> None:

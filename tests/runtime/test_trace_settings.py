@@ -59,11 +59,12 @@ _LOADED = """
 import sys
 import control.app, proxy.async_worker.app, proxy.supervisor.app, proxy.worker.app
 loaded = ("opentelemetry.sdk.trace", "opentelemetry.exporter", "requests", "google", "runtime.tracing.provider")
+loaded += ("runtime.metrics_export.export", "runtime.metrics_export.sender", "runtime.collector.http_session")
 print([name for name in loaded if name in sys.modules])
 """
 
 
-def test_a_process_without_traces_loads_nothing_for_them() -> None:
+def test_a_process_without_traces_and_otlp_metrics_loads_nothing_for_them() -> None:
     """redis-py loads OpenTelemetry's API by itself where it is installed."""
     result = subprocess.run([sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, timeout=60)
     assert result.stdout == "[]\n"

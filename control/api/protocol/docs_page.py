@@ -1,5 +1,6 @@
 """`/docs`: the OpenAPI document as one HTML page, without scripts or resources from other hosts."""
 
+import json
 from html import escape
 from typing import Any
 
@@ -21,14 +22,16 @@ def docs_page(document: Json) -> str:
         operation["tags"][0] for methods in document["paths"].values() for operation in methods.values()
     )
     sections = "".join(_section(document, tag) for tag in tags)
+    messages = "".join(_operation(name, "post", one["post"]) for name, one in document.get("webhooks", {}).items())
     schemas = "".join(_schema(name, schema) for name, schema in document["components"]["schemas"].items())
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])}</title>"
         f"<meta name=viewport content='width=device-width'><style>{_STYLE}</style>"
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1><p>{escape(info['description'])} "
         "Send <code>Authorization: Bearer &lt;API_KEY&gt;</code>. "
-        "OpenAPI document: <a href=/v1/openapi.json>/v1/openapi.json</a>.</p>"
-        f"{sections}<h2>Schemas</h2>{schemas}</html>"
+        "OpenAPI document: <a href=/v1/openapi.json>/v1/openapi.json</a>; "
+        "of the calls to models: <a href=/v1/openapi-inference.json>/v1/openapi-inference.json</a>.</p>"
+        f"{sections}<h2>Messages that Tollgate sends</h2>{messages}<h2>Schemas</h2>{schemas}</html>"
     )
 
 
@@ -39,30 +42,38 @@ def _section(document: Json, tag: str) -> str:
         for method, operation in methods.items()
         if operation["tags"][0] == tag
     ]
-    return f"<h2>{escape(tag)}</h2>{''.join(parts)}"
+    texts = {one["name"]: one["description"] for one in document.get("tags", [])}
+    return f"<h2>{escape(tag)}</h2><p>{escape(texts.get(tag, ''))}</p>{''.join(parts)}"
 
 
 def _operation(path: str, method: str, operation: Json) -> str:
     body = operation.get("requestBody")
-    request_body = f"<p>Body: {_link(body['content']['application/json']['schema'])}</p>" if body else ""
+    request_body = f"<p>Body: {_body(body)}</p>" if body else ""
     parameters = "".join(
         f"<tr><td><code>{escape(p['name'])}</code><td>{escape(p['in'])}<td>{escape(p.get('description', ''))}"
         for p in operation["parameters"]
     )
     table = f"<table><tr><th>parameter<th>in<th>{parameters}</table>" if parameters else ""
     answers = "".join(
-        f"<tr><td>{status}<td>{escape(answer['description'])}<td>{_content(answer)}"
+        f"<tr><td>{status}<td>{escape(answer['description'])}<td>{_body(answer)}"
         for status, answer in operation["responses"].items()
     )
     return (
         f"<details><summary><span class=m>{method.upper()}</span><code>{escape(path)}</code> "
-        f"{escape(operation['summary'])}</summary>{table}{request_body}"
+        f"{escape(operation['summary'])}</summary>"
+        f"<p>{escape(operation.get('description', ''))}</p>{table}{request_body}"
         f"<table><tr><th>status<th>when<th>body{answers}</table></details>"
     )
 
 
-def _content(answer: Json) -> str:
-    return _link(answer["content"]["application/json"]["schema"]) if "content" in answer else ""
+def _body(message: Json) -> str:
+    """The model of a body, and its example."""
+    content = message.get("content", {}).get("application/json")
+    if content is None:
+        return ""
+    example = content.get("example")
+    text = "" if example is None else f"<pre>{escape(json.dumps(example, indent=1, ensure_ascii=False))}</pre>"
+    return _link(content["schema"]) + text
 
 
 def _schema(name: str, schema: Json) -> str:

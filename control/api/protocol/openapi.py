@@ -15,6 +15,8 @@ from pydantic.json_schema import models_json_schema
 
 from control.api.changes.conditions import condition_parameters, tag_header
 from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
+from control.api.description.examples import NO_EXAMPLE, Example, examples_by_id
+from control.api.description.messages import message_models, webhooks
 from control.api.description.names import Names, names_by_route, tags
 from control.api.description.portable import portable
 from control.api.endpoints import ENVIRONMENT_PATTERN
@@ -112,9 +114,11 @@ _IDEMPOTENCY_KEY: Json = {
 def describe(operations: Sequence[Operation]) -> Json:
     """The complete OpenAPI document."""
     paths: dict[str, Json] = {}
-    names = names_by_route()
+    names_of = names_by_route()
+    examples = examples_by_id()
     for operation in operations:
-        members = _operation(operation, names[f"{operation.method} {operation.path}"])
+        names = names_of[f"{operation.method} {operation.path}"]
+        members = _operation(operation, names, examples.get(names.id, NO_EXAMPLE))
         paths.setdefault(operation.path, {})[operation.method.lower()] = members
     return {
         "openapi": "3.1.0",
@@ -132,6 +136,7 @@ def describe(operations: Sequence[Operation]) -> Json:
         "security": [{"bearer": []}, {"apiKey": []}],
         "tags": [{"name": tag.name, "description": tag.text} for tag in tags()],
         "paths": paths,
+        "webhooks": webhooks(_REF),
         "components": {
             "schemas": _schemas(operations),
             "securitySchemes": {
@@ -183,35 +188,43 @@ def description_routes(operations: Sequence[Operation]) -> list[web.RouteDef]:
     return [web.get("/v1/openapi.json", openapi), web.get("/docs", docs)]
 
 
-def _operation(operation: Operation, names: Names) -> Json:
+def _operation(operation: Operation, names: Names, example: Example) -> Json:
+    parameters = [*_path_parameters(operation.path), *_query_parameters(operation.query), *_headers(operation)]
     members: Json = {
         "operationId": names.id,
         "summary": operation.summary,
         "description": names.text,
         "tags": [names.tag],
-        "parameters": [
-            *_path_parameters(operation.path),
-            *_query_parameters(operation.query),
-            *([_IDEMPOTENCY_KEY] if operation.creates else ()),
-        ],
-        "responses": _responses(operation),
+        "parameters": [_with_example(one, example) for one in parameters],
+        "responses": _responses(operation, example),
     }
     if operation.is_tagged:
         members["parameters"] += condition_parameters(operation.method)
     if operation.body is not None:
-        schema = {"$ref": _REF.format(model=operation.body.__name__)}
-        members["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        members["requestBody"] = {"required": True, "content": _json(operation.body, example.request)}
     return members
 
 
-def _responses(operation: Operation) -> Json:
+def _json(model: type[BaseModel], example: Any) -> Json:
+    """A body of this model, with an example unless it is null."""
+    body: Json = {"schema": {"$ref": _REF.format(model=model.__name__)}}
+    return {"application/json": body if example is None else body | {"example": example}}
+
+
+def _with_example(parameter: Json, example: Example) -> Json:
+    value = example.parameters.get(parameter["name"])
+    if value is None:
+        return parameter
+    return parameter | {"example": int(value) if parameter["schema"].get("type") == "integer" else value}
+
+
+def _responses(operation: Operation, example: Example) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
     if operation.is_tagged:  # 400: a header that names no tags
         statuses |= {400} if operation.method in ("GET", "POST") else {400, 412}
     statuses |= {400, 409} if operation.creates else set()
-    answer = {"$ref": _REF.format(model=operation.answer.__name__)}
-    success: Json = {"200": {"description": "Success.", "content": {"application/json": {"schema": answer}}}}
+    success: Json = {"200": {"description": "Success.", "content": _json(operation.answer, example.answer)}}
     if operation.is_tagged:
         success["200"] |= tag_header(operation.method)
         success |= (
@@ -229,8 +242,12 @@ def _error(status: int) -> Json:
     if status == 429:
         example["retry_after"] = 1
         answer["headers"] = {"Retry-After": {"schema": {"type": "integer", "minimum": 1}, "required": True}}
-    schema = {"$ref": _REF.format(model="ErrorV1")}
-    return answer | {"content": {"application/json": {"schema": schema, "example": example}}}
+    return answer | {"content": _json(ErrorV1, example)}
+
+
+def _headers(operation: Operation) -> list[Json]:
+    """The header fields that a request may have; those of credentials are security schemes."""
+    return [_IDEMPOTENCY_KEY] if operation.creates else []
 
 
 def _path_parameters(path: str) -> list[Json]:
@@ -263,7 +280,7 @@ def _query_parameter(name: str, field: Json, required: bool) -> Json:
 
 def _schemas(operations: Sequence[Operation]) -> Json:
     bodies = {model for operation in operations if (model := operation.body) is not None}
-    answered = {operation.answer for operation in operations} | {ErrorV1}
+    answered: set[type[BaseModel]] = {operation.answer for operation in operations} | {ErrorV1, *message_models()}
     models: list[Any] = [(model, "validation") for model in sorted(bodies, key=lambda m: m.__name__)]
     models += [(model, "serialization") for model in sorted(answered, key=lambda m: m.__name__)]
     _, document = models_json_schema(models, ref_template=_REF)

@@ -10,12 +10,12 @@ from aiohttp.typedefs import Handler, Middleware
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from control.edges.telemetry.metrics import Metrics
+from runtime.collector.resource import CONTROL_SERVICE
 from runtime.tracing.current import CURRENT, Work, add_ids_to_log_lines, current_ids
 from runtime.tracing.propagation import parent_of
 from runtime.tracing.provider import Tracing
 from runtime.tracing.settings import TraceSettings
 
-SERVICE = "tollgate-control"
 API_PREFIX = "/v1/"
 SERVER_ERROR = 500
 
@@ -24,7 +24,7 @@ class ControlTracing:
     """The process's tracer. `metrics` shows exemplars, and what became of spans."""
 
     def __init__(self, settings: TraceSettings, metrics: Metrics) -> None:
-        self._tracing = Tracing(settings, SERVICE, {})
+        self._tracing = Tracing(settings, CONTROL_SERVICE, {})
         metrics.exemplar = _exemplar
         metrics.watch_spans(self._tracing.counts.totals)
         add_ids_to_log_lines()

@@ -16,6 +16,7 @@ from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.accounting.slug_prices import Tariff
 from proxy.edges.telemetry.async_counts import AsyncCounts
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
 from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.spend_counts import add_parts, no_sums, spend_of
@@ -67,9 +68,10 @@ class WorkerMetrics:
         sink: CountsSink,
         log_calls: Callable[[Sequence[RequestReport]], None] | None = None,
         listed: ListedCalls | None = None,
+        gen_ai: GenAiCounts | None = None,
     ) -> None:
         """`log_calls`: writes the access log; `listed`: makes rows of the list of requests. None in a process that
-        serves no calls."""
+        serves no calls. `gen_ai`: None unless metrics are sent by OTLP."""
         self.async_requests = AsyncCounts()
         """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
@@ -77,6 +79,7 @@ class WorkerMetrics:
         self._sink = sink
         self._log_calls = log_calls
         self._listed = listed
+        self._gen_ai = gen_ai
         self._loop = asyncio.get_running_loop()
         self._finished_calls: list[RequestReport] = []
         self._round_trips: list[float] = []
@@ -178,15 +181,17 @@ class WorkerMetrics:
                 self._log_calls(ended)
             if self._listed is not None:
                 self._listed.add(ended)
+            if self._gen_ai is not None:
+                self._gen_ai.add(ended)
 
     def _count_calls(self, ended: list[RequestReport]) -> None:
         calls = self._calls
         histograms = self._histograms
         for call in ended:
             bill = call.bill
-            prices = call.prices
             tariff = None
-            if prices is not None and bill is not None:
+            # What is billed has a route.
+            if bill is not None and (prices := call.route.prices) is not None:  # type: ignore[union-attr]
                 tariff = prices.tariff(call.ended_at_ms, bill.details.service_tier, bill.tokens.input)
             row = calls.get((call.labels.counted, call.status, tariff))
             sums, first_bytes = row if row is not None else self._uncounted(call, tariff)
@@ -255,6 +260,8 @@ class WorkerMetrics:
         }
         if self.traces is not None:
             counts["traces"] = self.traces()
+        if self._gen_ai is not None:
+            counts["gen_ai"] = self._gen_ai.drain()
         for container in (self._calls, self._first_bytes, self._decisions, self._reached, self._unreported):
             container.clear()
         return counts

@@ -10,6 +10,7 @@ from tests.contracts.http.test_oddities import Received, parsed
 from tests.contracts.http.test_path import Wire, wired
 from tests.fakes.directory import KEY, SLUG, platform
 from tests.fakes.path import PathRig
+from tests.inference_document import inference_document
 from tests.upstream.exchange import Behaviour
 from tests.upstream.oddities.reading import PATHS, Understood, request_body, understood
 
@@ -38,7 +39,10 @@ async def ask_on(wire: Wire, path: str, body: dict[str, Any], caller: str) -> tu
 async def answer_on(wire: Wire, path: str, body: dict[str, Any]) -> Received:
     text = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
-    return parsed(await wire.front.ask(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()))
+    received = parsed(await wire.front.ask(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()))
+    problems = inference_document().problems(received.answer("POST", path, passes=True))
+    assert not [problem for problem in problems if not problem.startswith("label ")]  # a server's label passes
+    return received
 
 
 def asked_paths(wire: Wire) -> list[str]:

@@ -17,6 +17,7 @@ from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import listening
 from tests.fakes.journal import ClosedCall
 from tests.fakes.path import PathRig
+from tests.inference_document import Answer, inference_document
 from tests.upstream import Behaviour, Exchange, ScriptedUpstream
 from tests.upstream.oddities import ODDITIES
 from tests.upstream.oddities.reading import PATHS, request_body, understood
@@ -38,8 +39,15 @@ class Received:
 
     @property
     def content_type(self) -> str:
-        fields = (line.partition(b": ") for line in self.head.split(b"\r\n"))
-        return next((value.decode() for name, _, value in fields if name.lower() == b"content-type"), "")
+        return next((value for name, value in self.fields if name == "content-type"), "")
+
+    @property
+    def fields(self) -> list[tuple[str, str]]:
+        lines = (line.decode("latin-1").partition(": ") for line in self.head.split(b"\r\n")[1:])
+        return [(name.lower(), value) for name, _, value in lines if name]
+
+    def answer(self, method: str, target: str, passes: bool) -> Answer:
+        return Answer(method, target, self.status, self.fields, self.body, passes)
 
 
 def cases() -> Iterator[tuple[Oddity, str, Seen]]:
@@ -73,6 +81,7 @@ async def test_odd_answer_is_seen_and_billed_as_its_row_says(row: Oddity, caller
     await eventually(lambda: len(rig.meters.calls) == 1)
     rig.check_settled()
     check_seen(received, caller, view)
+    check_documented(received, caller, passes=caller == row.spoken)
     assert f"127.0.0.1:{upstream.port}".encode() not in received.head + received.body
     [closed] = rig.journal.closed
     logged = view.status if row.logged is None else row.logged
@@ -88,6 +97,12 @@ def check_seen(received: Received, caller: str, view: Seen) -> None:
         assert text in everything
     for text in (*view.lacks, TARGET_MODEL.encode(), SECRET.encode()):
         assert text not in everything
+
+
+def check_documented(received: Received, caller: str, passes: bool) -> None:
+    """Assert that the inference document has this answer. A server's label passes, and an array around its answer."""
+    problems = inference_document().problems(received.answer("POST", PATHS[caller], passes))
+    assert not [problem for problem in problems if not (passes and problem.startswith(("label ", "$: [")))]
 
 
 def check_billed(closed: ClosedCall, row: Oddity) -> None:

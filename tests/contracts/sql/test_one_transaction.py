@@ -96,7 +96,7 @@ async def test_without_a_write_nothing_begins(store: Store) -> None:
 
 
 class ConflictError(Exception):
-    """What a driver reports of a deadlock."""
+    """A driver's report of a deadlock."""
 
     sqlstate = "40P01"
 

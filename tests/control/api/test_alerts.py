@@ -29,6 +29,7 @@ from policy.limits.alerts import ReachedLimit
 from policy.limits.kinds import Unit
 from policy.limits.windows import DAY_MS, window_at
 from policy.spend.effective import SpendBound
+from tests.control.api.description.deliveries import check_delivery
 from tests.control.billing import clock_ms, event, ingest_and_reader
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
 
@@ -113,7 +114,10 @@ class Scene:
         query = select(webhook_deliveries.c.body).where(webhook_deliveries.c.webhook_id == webhook)
         async with self.plane.store.read() as conn:
             bodies = (await conn.execute(query.order_by(webhook_deliveries.c.id))).scalars()
-            return [orjson.loads(body) for body in bodies if body is not None]
+            messages = [orjson.loads(body) for body in bodies if body is not None]
+        for message in messages:
+            check_delivery("limitAlert", message)
+        return messages
 
     async def refuse(self, group: str, **more: str) -> None:
         """Have a proxy report that the group's limit has refused a call for want of room."""

@@ -27,6 +27,7 @@ from policy.limits.alerts import ReachedLimit
 from policy.prices import amount_text, units_of
 from policy.spend.balances import Balance
 from policy.spend.effective import SpendBound
+from tests.control.api.description.deliveries import check_delivery
 from tests.control.plane import SLUG, ControlPlane, Json, running_plane
 
 GROUPS = "/v1/gateway/groups"
@@ -121,7 +122,10 @@ class Scene:
         query = select(webhook_deliveries.c.body).where(webhook_deliveries.c.webhook_id == self.webhook)
         async with self.plane.store.read() as conn:
             bodies = (await conn.execute(query.order_by(webhook_deliveries.c.id))).scalars()
-            return [orjson.loads(body) for body in bodies if body is not None]
+            messages = [orjson.loads(body) for body in bodies if body is not None]
+        for message in messages:
+            check_delivery("limitAlert", message)
+        return messages
 
     async def count(self, table: Any) -> int:
         async with self.plane.store.read() as conn:

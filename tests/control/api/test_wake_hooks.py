@@ -20,6 +20,7 @@ from control.records.models import DeploymentRecord
 from control.resources.platform import wake_sender as wake_sender
 from control.resources.platform.wake_sender import WakeSender
 from control.resources.platform.wakes import NoClaim, WakeClaim, WakeRequest, claim_wake, finish_wake
+from tests.control.api.description.deliveries import check_delivery
 from tests.control.api.test_load_reports import Json, create_deployment, load, report, tell
 from tests.control.plane import METRICS_TOKEN, ControlPlane, running_plane
 from tests.redis_server import private_redis
@@ -46,6 +47,7 @@ class Hook:
         assert request.path == f"/wake/{SECRET}"
         assert request.headers["Content-Type"] == "application/json"
         self.bodies.append(json.loads(await request.read()))
+        check_delivery("wakeDeployment", self.bodies[-1])
         await self.gate.wait()
         return web.Response(status=self.status, headers=self.headers)
 

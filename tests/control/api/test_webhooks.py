@@ -25,6 +25,7 @@ from control.resources.webhook_messages import RETRY_FOR_MS, new_delivery, outbo
 from control.resources.webhook_sender import SenderOptions, WebhookSender
 from control.retention import DAY_MS, RetentionDays, delete_old_records
 from policy.sealing import unseal
+from tests.control.api.description.deliveries import check_delivery, name_of
 from tests.control.billing import clock_ms, event, event_key, ingest_and_reader
 from tests.control.plane import SECRET_KEYS, ControlPlane, running_plane
 from tests.waiting import eventually
@@ -52,6 +53,8 @@ class Receivers:
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> DeliveryAttempt:
         self.calls.append((url, headers, body))
+        message = orjson.loads(body)
+        check_delivery(name_of(message), message, headers)
         self.under_way[url] = self.under_way.get(url, 0) + 1
         self.most_under_way[url] = max(self.most_under_way.get(url, 0), self.under_way[url])
         try:

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.control.api.description.deliveries import check_delivery
 from tests.journeys.async_requests.conftest import MakeScene
 from tests.journeys.async_requests.scene import AsyncScene
 
@@ -20,6 +21,7 @@ async def test_answer_of_the_model_reaches_the_webhook_signed(scene: AsyncScene)
 
     (message,) = await scene.until_received(id)
     result = message.verified(scene.secret)
+    check_delivery("asyncResult", result, message.headers)
     state = await scene.until_ended(id)
 
     assert list(result) == RESULT_MEMBERS

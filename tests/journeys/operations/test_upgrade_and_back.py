@@ -124,7 +124,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 def versions(tmp_path: Path) -> Iterator[Versions]:
-    both = Versions(Product(tmp_path / "data"))
+    both = Versions(Product(tmp_path / "data", workers=1))
     try:
         yield both
     finally:

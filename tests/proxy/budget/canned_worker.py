@@ -45,6 +45,7 @@ from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.redis.scripts import Scripts
 from proxy.edges.redis.spend.scripts import SpendScripts
 from proxy.edges.telemetry.access_log import AccessLogWriter
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.upstream.client import HttpUpstream
@@ -156,7 +157,9 @@ def take_reply(admitted: int) -> bytes:
 class CannedWorker:
     """One worker's parts, put together as `proxy/worker/app.py` does. `serve` answers calls."""
 
-    def __init__(self, loop: CannedLoop, stack: ExitStack, scratch: Path, *reads: bytes) -> None:
+    def __init__(
+        self, loop: CannedLoop, stack: ExitStack, scratch: Path, *reads: bytes, gen_ai: GenAiCounts | None = None
+    ) -> None:
         self.loop = loop
         self.now_ms = int(time() * 1000)
         """The time by which keys expire."""
@@ -168,7 +171,7 @@ class CannedWorker:
         access_log = AccessLogWriter(os.open(os.devnull, os.O_WRONLY))
         access_log.start()
         stack.callback(access_log.close)
-        self.meters = WorkerMetrics(NoSupervisor(), access_log.write, ListedCalls(100))
+        self.meters = WorkerMetrics(NoSupervisor(), access_log.write, ListedCalls(100), gen_ai)
         stack.callback(self.meters.close)
         self.journal_directory = scratch / "journal"
         self.journal = JournalWriter(self.journal_directory, "w1")
@@ -214,14 +217,14 @@ class CannedWorker:
 
 
 @contextmanager
-def canned_worker(*reads: bytes) -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
-    """A worker whose upstream answers with `reads`, and the runner to run it with."""
+def canned_worker(*reads: bytes, gen_ai: GenAiCounts | None = None) -> Iterator[tuple[asyncio.Runner, CannedWorker]]:
+    """A worker whose upstream answers with `reads`, and the runner to run it with. `gen_ai`: as with OTLP metrics."""
     with tempfile.TemporaryDirectory(prefix="tollgate-budget-") as scratch, ExitStack() as stack:
         loop = CannedLoop(Scripts.load().take, SpendScripts.load().take, take_reply)
         runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: loop))
 
         async def build() -> CannedWorker:
-            worker = CannedWorker(loop, stack, Path(scratch), *(reads or (ANSWER,)))
+            worker = CannedWorker(loop, stack, Path(scratch), *(reads or (ANSWER,)), gen_ai=gen_ai)
             await worker.counters.start()
             gc.collect()
             gc.freeze()

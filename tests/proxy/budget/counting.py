@@ -10,6 +10,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from policy.snapshot import Row
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from tests.proxy.budget.canned_worker import CALLERS, REQUEST, canned_worker
 
 ROOT = Path(__file__).parents[3]
@@ -122,10 +123,10 @@ def counting_bytecodes(counts: Counts) -> Iterator[None]:
         sys.settrace(None)
 
 
-def spent_per_call(request: bytes = REQUEST, *policy: Row) -> Spent:
+def spent_per_call(request: bytes = REQUEST, *policy: Row, gen_ai: GenAiCounts | None = None) -> Spent:
     """Count what a governed call takes of the event loop's thread, in two passes. `policy`: further rows."""
     counts = Counts()
-    with canned_worker() as (runner, worker):
+    with canned_worker(gen_ai=gen_ai) as (runner, worker):
         worker.publish(*policy)
         runner.run(worker.serve(WARM_CALLS, request))
         for counting in (counting_calls, counting_bytecodes):

@@ -8,8 +8,9 @@ from policy.limits.kinds import Unit
 from policy.snapshot import Row
 from policy.spend.balances import Balance
 from policy.spend.limits import SpendEnforcement, SpendLimit
+from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from tests.proxy.budget.canned_worker import ANSWER, CALLERS, REQUEST, SLUG, canned_worker, group_row, price_row
-from tests.proxy.budget.counting import check, report, spent_per_call
+from tests.proxy.budget.counting import Spent, check, report, spent_per_call
 
 PRICE = price_row(input="3", output="15", tiers={"flex": "0.5"})
 
@@ -41,6 +42,24 @@ def test_governed_call_stays_within_its_budget() -> None:
 def test_call_of_a_priced_slug_stays_within_its_budget() -> None:
     """A price takes two Python calls and 0.7 µs."""
     check(lambda: spent_per_call(REQUEST, PRICE), report, calls=106.3, c_calls=179, bytecodes=5_035)
+
+
+def test_otlp_metrics_cost_a_call_the_count_of_it_alone() -> None:
+    """The count is made of up to 64 ended calls at once. All else is as it is without OTLP, in the same budget."""
+    path = "proxy/edges/telemetry/gen_ai_counts.py"
+    counts = GenAiCounts()
+
+    def without_the_count() -> Spent:
+        spent = spent_per_call(gen_ai=counts)
+        figures = (spent.calls, spent.c_calls, spent.bytecodes)
+        count = [sum(one for place, one in figure.items() if place[0] == path) for figure in figures]
+        calls, c_calls, bytecodes = count
+        assert calls <= 0.1
+        assert c_calls <= 5
+        assert 0 < bytecodes <= 136
+        return Spent(*({place: one for place, one in figure.items() if place[0] != path} for figure in figures))
+
+    check(without_the_count, report, calls=103.5, c_calls=177, bytecodes=4_942)
 
 
 @pytest.mark.parametrize("enforcement", SpendEnforcement)

@@ -21,6 +21,7 @@ from policy.prices import amount_of
 from proxy.edges.telemetry.metrics import DURATION_BOUNDS_S, FIRST_BYTE_BOUNDS_S, OVERHEAD_BOUNDS_S, REDIS_BOUNDS_S
 from proxy.edges.telemetry.supervisor.async_metrics import AsyncMetrics
 from proxy.edges.telemetry.supervisor.bounded_labels import BoundedLabels
+from proxy.edges.telemetry.supervisor.gen_ai_metrics import GenAiMetrics
 from proxy.edges.telemetry.supervisor.trace_totals import TraceTotals
 from runtime.metrics_text import ALL_WORKSPACES, rendered
 
@@ -72,6 +73,7 @@ class MetricTotals(Collector):
         self._histograms = {name: ([0] * (len(bounds) + 1), [0.0]) for name, (_, _, bounds) in _HISTOGRAMS.items()}
         self._gauges: dict[int, dict[str, float]] = {}
         self._traces = TraceTotals()
+        self._gen_ai = GenAiMetrics(max_slugs)
         self.async_requests = AsyncMetrics(max_slugs, clock)
         """The metrics of asynchronous requests, rendered with these."""
         self._registry = CollectorRegistry()
@@ -81,6 +83,11 @@ class MetricTotals(Collector):
     def include(self, metrics: Collector) -> None:
         """Render these too. They must not change while they are rendered."""
         self._registry.register(metrics)
+
+    @property
+    def exported(self) -> tuple[Collector, ...]:
+        """All that is sent by OTLP."""
+        return self._registry, self._gen_ai
 
     def add(self, worker: int, counts: dict[str, Any]) -> None:
         """Add what `worker` counted since it last sent, and replace its gauges."""
@@ -117,6 +124,7 @@ class MetricTotals(Collector):
         if "traces" in counts:
             self._traces.add(counts["traces"])
         self.async_requests.add(counts["async"])
+        self._gen_ai.add(counts.get("gen_ai", ()))
 
     def forget_gauges(self, worker: int) -> None:
         """Drop the gauges of a worker that died. Its counts stay."""
@@ -132,6 +140,7 @@ class MetricTotals(Collector):
         for series, place in ((self._requests, 2), (self._tokens, 2), (self._spend, 2), (self._unpriced, 1)):
             for key in [key for key in series if key[place] in slugs]:
                 del series[key]
+        self._gen_ai.forget_slugs(slugs)
         for slug in slugs:
             self._called_at_s.pop(slug, None)
         self._entities.keep((workspace, entity) for workspace, entity, _, _ in self._requests)

@@ -9,23 +9,13 @@ from urllib.parse import urlsplit
 
 from opentelemetry.util.types import AttributeValue
 
-from policy.endpoints import PROVIDERS, Target
+from policy.endpoints import Target
 from proxy.accounting.request_report import RequestReport
-from proxy.dialects import passed_paths
-from proxy.dialects.counting import token_count
+from proxy.edges.telemetry.gen_ai_names import OPERATIONS, PROVIDER_NAMES
 from proxy.records.messages import MODELS_PATH, UpstreamCall
 
 Attributes = dict[str, AttributeValue]
 
-OPERATIONS = {
-    "/v1/chat/completions": "chat",
-    "/v1/responses": "chat",
-    "/v1/messages": "chat",
-    "/v1/completions": "text_completion",
-    "/v1/embeddings": "embeddings",
-    **{path: path.split("/", 2)[2] for path in (*passed_paths.PATHS, token_count.PATH)},
-}
-"""`gen_ai.operation.name` by path. Where the conventions name none, it is the path without its version."""
 ROUTES = frozenset((*OPERATIONS, MODELS_PATH))
 """Paths that are the same for all callers, so that they may be part of a span's name."""
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -94,10 +84,9 @@ def of_report(report: RequestReport) -> Attributes:
 
 def of_target(target: Target, path: str, slug: str, streaming: bool) -> Attributes:
     """The attributes of a client span of a call to a slug. `path`: the caller's."""
-    provider = PROVIDERS.get(target.provider)
     return {
         "gen_ai.operation.name": OPERATIONS[path],
-        "gen_ai.provider.name": target.provider.lower() if provider is None else provider.trace_name,
+        "gen_ai.provider.name": PROVIDER_NAMES.get(target.provider, target.provider.lower()),
         "gen_ai.request.model": target.target_model or slug,
         "gen_ai.request.stream": streaming,
     }

@@ -182,7 +182,7 @@ async def test_the_page_loads_nothing_from_other_hosts(sqlite_plane: ControlPlan
         page = await answer.text()
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
     links = set(re.findall(r"""(?:src|href)=["']?([^"'> ]*)""", page))
-    assert {link for link in links if not link.startswith("#")} == {"/v1/openapi.json"}
+    assert {link for link in links if not link.startswith("#")} == {"/v1/openapi.json", "/v1/openapi-inference.json"}
     assert "<script" not in page
     for operation in OPERATIONS:
         assert operation.path.replace("'", "&#x27;") in page
@@ -190,10 +190,14 @@ async def test_the_page_loads_nothing_from_other_hosts(sqlite_plane: ControlPlan
 
 def test_the_page_escapes_html() -> None:
     evil = "<img src=x>"
-    operation = {"summary": evil, "tags": [evil], "parameters": [], "responses": {}}
+    content = {"application/json": {"schema": {"$ref": "x/XV1"}, "example": {evil: evil}}}
+    operation = {"summary": evil, "description": evil, "tags": [evil], "parameters": [], "responses": {}}
+    operation["requestBody"] = {"content": content}
     document = {
         "info": {"title": evil, "version": evil, "description": evil},
+        "tags": [{"name": evil, "description": evil}],
         "paths": {evil: {"get": operation}},
+        "webhooks": {evil: {"post": operation}},
         "components": {"schemas": {"XV1": {"description": evil, "properties": {"a": {"type": evil}}}}},
     }
     assert evil not in docs_page(document)

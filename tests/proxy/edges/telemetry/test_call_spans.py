@@ -24,7 +24,7 @@ from policy.spend.effective import SpendPlan
 from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_hash import LIMB
 from proxy.edges.telemetry.access_log import lines_of
-from proxy.edges.telemetry.tracing.attributes import OPERATIONS
+from proxy.edges.telemetry.gen_ai_names import OPERATIONS
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
 from proxy.errors import UpstreamCutError, UpstreamUnreachableError
 from proxy.worker.tracing import traced_pipeline

@@ -15,10 +15,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policy.billing import Tokens
+from policy.endpoints import Target
 from policy.limits.alerts import ReachedLimit
+from policy.limits.effective import Plan
+from policy.snapshot import EndpointRow
 from proxy.accounting.metering import Bill
 from proxy.accounting.request_report import CallLabels, RequestReport
+from proxy.accounting.slug_prices import SlugPrices
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
+from proxy.directory_values import SlugRoute
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
@@ -68,7 +73,14 @@ def call(
         ours_s=0.0004,
         upstream_s=0.2996,
         first_byte_s=0.02,
+        route=None if model_id else route_of(None),
     )
+
+
+def route_of(prices: SlugPrices | None, target: Target | None = None, slug: str = "org/m") -> SlugRoute:
+    """A slug's route. Of it, metrics read the prices and the target."""
+    endpoint = EndpointRow(slug, "ep_1", "ws", target or Target("VENDOR_B", target_model="gpt"))
+    return SlugRoute(endpoint, Plan(slug, "grp_1", "", (), ()), prices)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor import request_reports
 from proxy.edges.telemetry.supervisor.request_reports import RequestReports
+from tests.proxy.edges.telemetry.test_metrics import route_of
 
 SECOND = 1_700_000_000
 MOST = 10
@@ -93,6 +94,7 @@ def call(status: int = 200, *, after_ms: int = 0, workspace: str = "ws", **more:
         "ours_s": 0.001,
         "upstream_s": 0.2,
         "first_byte_s": 0.125,
+        "route": route_of(None),
     }
     return RequestReport(**(members | more))
 

@@ -17,7 +17,7 @@ from proxy.accounting.request_report import RequestReport
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
-from tests.proxy.edges.telemetry.test_metrics import Line, call, counts, value
+from tests.proxy.edges.telemetry.test_metrics import Line, call, counts, route_of, value
 
 SLUG = "org/m"
 SPEND = "tollgate_spend_total"
@@ -74,7 +74,9 @@ def random_calls(random: Random) -> list[RequestReport]:
         ended_at_ms = random.choice((DAY_MS - 1, DAY_MS, 2 * DAY_MS - 1, 2 * DAY_MS))
         is_count = random.random() < 0.1
         bill = report.bill and report.bill._replace(details=details)
-        calls.append(replace(report, ended_at_ms=ended_at_ms, bill=bill, is_count=is_count, prices=prices[slug]))
+        calls.append(
+            replace(report, ended_at_ms=ended_at_ms, bill=bill, is_count=is_count, route=route_of(prices[slug]))
+        )
     return calls
 
 
@@ -106,7 +108,7 @@ async def test_spend_is_the_sum_of_the_costs_of_single_calls(together: int) -> N
 async def test_refused_and_direct_calls_are_neither_spend_nor_unpriced() -> None:
     totals = MetricTotals(100, lambda: ())
     metrics = WorkerMetrics(Line(totals))
-    metrics.finished(replace(call(status=429), prices=slug_prices()))
+    metrics.finished(replace(call(status=429), route=route_of(slug_prices())))
     metrics.finished(call(slug="", model_id="mdl_1"))
     metrics.close()
     text = totals.text()[0].decode()
@@ -121,7 +123,7 @@ async def test_amounts_far_apart_are_added_exactly() -> None:
     dear = SlugPrices(PriceRow(SLUG, "ws", (replace(CHEAP, per_call=Decimal("999999999999.5")),)))
     cheap = slug_prices()
     for prices in (dear, *[cheap] * 3000, dear):
-        metrics.finished(replace(call(tokens=Tokens()), ended_at_ms=DAY_MS, prices=prices))
+        metrics.finished(replace(call(tokens=Tokens()), ended_at_ms=DAY_MS, route=route_of(prices)))
         metrics.flush()
     units = totals._spend["ws", "acme", SLUG, "EUR"]
     assert units == 2 * 9_999_999_999_995 * 10**21 + 9000 * 10**10

@@ -13,6 +13,7 @@ from proxy.edges.replicas.supervisor.control_reports import ControlReports, Repo
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor import traffic_reports
 from proxy.edges.telemetry.supervisor.traffic_reports import TrafficReports
+from tests.proxy.edges.telemetry.test_metrics import route_of
 
 MINUTE_S = 60.0
 
@@ -111,7 +112,7 @@ def report(entity: str, status: int, **more: Any) -> RequestReport:
     return RequestReport(
         labels=labels, ended_at_ms=0, request_id="", status=status, end_cause=None, request_bytes=0, response_bytes=0,
         bill=Bill(Tokens(input=100, output=7, cached_input=40)), event_key=None, duration_s=0.3, ours_s=0.0004,
-        upstream_s=0.2996, first_byte_s=0.02,
+        upstream_s=0.2996, first_byte_s=0.02, route=route_of(None),
     )  # fmt: skip
 
 

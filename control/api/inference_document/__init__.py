@@ -1,0 +1,1 @@
+"""The OpenAPI document of the calls that the proxy serves. `document.py` puts it together; it imports no proxy."""
