@@ -177,6 +177,13 @@ class ConflictError(DomainError):
     """The request conflicts with what exists."""
 
 
+class PreconditionFailedError(DomainError):
+    """The request's condition does not hold: `reason`. Nothing was changed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"Nothing was changed: {reason}. GET it again, and repeat the change with its new ETag")
+
+
 class IdempotencyConflictError(ConflictError):
     """Idempotency-Key: it was sent with another body or query before; repeat that request as it was, or use another
     key"""

@@ -16,11 +16,15 @@ _SUCCESS = (200, 202)
 
 
 class ManagementClient:
-    """The management API at a URL, with one workspace key, which no redirect takes along."""
+    """The management API at a URL, with one workspace key, which no redirect takes along.
+
+    A PATCH of a resource that it has read is made only if nobody else has changed the resource since.
+    """
 
     def __init__(self, url: str, api_key: str, timeout_s: float = TIMEOUT_S, tls: PeerTls = True) -> None:
         self._url = url
         self._timeout_s = timeout_s
+        self._tags: dict[str, str] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls),
             headers={"Authorization": f"Bearer {api_key}"},
@@ -40,20 +44,31 @@ class ManagementClient:
         for attempt in range(_RETRIES + 1):
             status, answer = await self._ask(method, path, body, parameters)
             if status in _SUCCESS:
+                if method == "PATCH":
+                    self._tags.pop(path, None)
                 return answer
             if status != 429 or attempt == _RETRIES:
                 break
             await asyncio.sleep(float(answer.get("retry_after", 1)))
+        if status == 412:
+            raise RefusedError(
+                "412: nothing was changed: somebody else changed it meanwhile. Run the command again", 412
+            )
         message = _message(status, answer)
         if status >= 500 or status == 429:
             raise AwayError(message)
         raise RefusedError(message, status, str(answer.get("code", "")))
 
     async def _ask(self, method: str, path: str, body: Any, query: list[tuple[str, str]]) -> tuple[int, Any]:
-        request = self._session.request(method, self._url + path, json=body, params=query, allow_redirects=False)
+        headers = {"If-Match": self._tags[path]} if method == "PATCH" and path in self._tags else {}
+        request = self._session.request(
+            method, self._url + path, json=body, params=query, headers=headers, allow_redirects=False
+        )
         try:
             async with request as answer:
                 value = await answer.json()
+                if method == "GET" and answer.headers.get("ETag", "").startswith('"'):  # a weak one never matches
+                    self._tags[path] = answer.headers["ETag"]
                 return answer.status, value if isinstance(value, dict) else {}
         except TimeoutError as error:
             is_sent = not isinstance(error, aiohttp.ConnectionTimeoutError)

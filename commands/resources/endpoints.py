@@ -127,6 +127,7 @@ def set_endpoint(endpoint: str, connection: Connection, file: TextIO | None, **f
         is_new = body.get("targets") is not None or flags["provider"] is not None
         target = await _target_of(client, flags)
         if target or not is_new:
+            item = await client.call("GET", path("gateway", "endpoints", item["id"]))  # the version that is changed
             old = _first_target(body) if is_new else dict(item["targets"][0])
             body["targets"] = [_written(old | target)]
         return await client.call("PATCH", path("gateway", "endpoints", item["id"]), body)

@@ -139,6 +139,8 @@ def set_group(group: str, connection: Connection, file: TextIO | None, **flags: 
 
     async def work(client: Client) -> Any:
         item = await names.group(client, group)
+        if changes_models or flags["spend_limits"]:
+            item = await client.call("GET", path("gateway", "groups", item["id"]))  # the version that is changed
         if changes_models:
             present = body["models"] if body.get("models") is not None else item["models"]
             rest = _without(present, flags["removed"])

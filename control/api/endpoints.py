@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -30,6 +31,7 @@ from control.api.protocol.schemas import (
 from control.records.policy import EndpointRecord
 from control.resources import endpoints
 from control.resources.changes.shown import shown_endpoint
+from control.resources.changes.tags import record_tag
 from control.resources.endpoints import NewTarget
 from policy.endpoints import (
     ALLOWED_VALUES,
@@ -168,24 +170,24 @@ class DeletedGatewayEndpointV1(DeletedV1):
     slug: str
 
 
-async def _post(request: ApiRequest) -> GatewayEndpointV1:
+async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateGatewayEndpointRequestV1)
     endpoints.check_new_region(body.region, request.dependencies.settings.regions)
     new = await _new_target(request, body)
     keys = request.dependencies.settings.secret_keys
-    return _response(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
+    return _tagged(await endpoints.create_endpoint(request.store, keys, request.workspace_id, body.slug, new))
 
 
-async def _patch(request: ApiRequest) -> GatewayEndpointV1:
+async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateGatewayEndpointRequestV1)
     new = await _new_target(request, body)
     keys = request.dependencies.settings.secret_keys
     endpoint_id = request.path["endpoint_id"]
-    return _response(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
+    return _tagged(await endpoints.replace_target(request.store, keys, request.workspace_id, endpoint_id, new))
 
 
-async def _get(request: ApiRequest) -> GatewayEndpointV1:
-    return _response(await endpoints.read_endpoint(request.store, request.workspace_id, request.path["endpoint_id"]))
+async def _get(request: ApiRequest) -> Encoded:
+    return _tagged(await endpoints.read_endpoint(request.store, request.workspace_id, request.path["endpoint_id"]))
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -222,6 +224,10 @@ def _target(fields: dict[str, Any]) -> Target:
     )
 
 
+def _tagged(record: EndpointRecord) -> Encoded:
+    return tagged(_response(record), record_tag(record))
+
+
 def _response(record: EndpointRecord) -> GatewayEndpointV1:
     return GatewayEndpointV1(**shown_endpoint(record))
 
@@ -236,6 +242,7 @@ OPERATIONS = (
         body=_CREATE,
         errors=(400, 409),
         needs=Permission.POLICY,
+        is_tagged=True,
         creates=True,
     ),
     Operation(
@@ -244,15 +251,24 @@ OPERATIONS = (
         errors=(400,),
         needs=Permission.READ,
     ),
-    Operation("GET", _ONE, _get, "Get an endpoint", GatewayEndpointV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("GET", _ONE, _get, "Get an endpoint", GatewayEndpointV1),
+        errors=(404,),
+        needs=Permission.READ,
+        is_tagged=True,
+    ),
     Operation(
         *("PATCH", _ONE, _patch, "Replace the targets", GatewayEndpointV1),
         body=_UPDATE,
         errors=(400, 404),
         needs=Permission.POLICY,
+        is_tagged=True,
     ),
     Operation(
-        "DELETE", _ONE, _delete, "Delete an endpoint", DeletedGatewayEndpointV1, errors=(404,), needs=Permission.POLICY
+        *("DELETE", _ONE, _delete, "Delete an endpoint", DeletedGatewayEndpointV1),
+        errors=(404,),
+        needs=Permission.POLICY,
+        is_tagged=True,
     ),
 )
 

@@ -16,6 +16,7 @@ from control.api.billing.group_spend import (
     spend_limits_of,
 )
 from control.api.billing.usage_totals import UsageTotalsV1, optional, shown_totals
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.limit_schemas import (
     ONE_PER_KIND,
@@ -264,7 +265,8 @@ async def _post(request: ApiRequest) -> Encoded:
         spend_limits_of(body.spend_limits or ()),
     )
     is_trial = request.query_as(WriteGroupQueryV1).dry_run == "true"
-    return await _answer(await groups.create_group(request.store, request.workspace_id, new, is_trial=is_trial))
+    created = await groups.create_group(request.store, request.workspace_id, new, is_trial=is_trial)
+    return await (_answer if is_trial else _tagged)(created)
 
 
 async def _patch(request: ApiRequest) -> Encoded:
@@ -280,15 +282,19 @@ async def _patch(request: ApiRequest) -> Encoded:
         return await _answer(await groups.try_change(request.store, request.workspace_id, group_id, change))
     changed = await groups.change_group(request.store, parts.counters, request.workspace_id, group_id, change)
     parts.alerts.note([(request.workspace_id, group_id)])
-    return await _answer(changed)
+    return await _tagged(changed)
 
 
 async def _get(request: ApiRequest) -> Encoded:
-    return await _answer(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
+    return await _tagged(await groups.read_group(request.store, request.workspace_id, request.path["group_id"]))
 
 
 async def _group_models(workspace_id: str, entries: Sequence[GroupModelRequestV1]) -> tuple[SlugLimits, ...]:
     return await beside(workspace_id, len(entries), lambda: tuple(map(_slug_limits, entries)))
+
+
+async def _tagged(group: GroupInTree) -> Encoded:
+    return tagged(await _answer(group), group.tag)
 
 
 async def _answer(group: GroupInTree) -> Encoded:
@@ -430,6 +436,7 @@ OPERATIONS = (
     Operation(
         *("POST", _PATH, _post, "Create a group", GatewayGroupV1, _CREATE, WriteGroupQueryV1, (400, 404, 409)),
         needs=Permission.POLICY,
+        is_tagged=True,
         creates=True,
     ),
     Operation(
@@ -438,15 +445,19 @@ OPERATIONS = (
         errors=(400, 404),
         needs=Permission.READ,
     ),
-    Operation("GET", _ONE, _get, "Get a group", GatewayGroupV1, errors=(404,), needs=Permission.READ),
+    Operation(
+        *("GET", _ONE, _get, "Get a group", GatewayGroupV1), errors=(404,), needs=Permission.READ, is_tagged=True
+    ),
     Operation(
         *("PATCH", _ONE, _patch, "Change a group", GatewayGroupV1, _UPDATE, WriteGroupQueryV1, (400, 404, 409)),
         needs=Permission.POLICY,
+        is_tagged=True,
     ),
     Operation(
         *("DELETE", _ONE, _delete, "Delete a group and all below it", DeletedGatewayGroupV1),
         query=DeleteGroupQueryV1,
         errors=(400, 404, 409),
         needs=Permission.POLICY,
+        is_tagged=True,
     ),
 )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import orjson
 from pydantic import Field, model_validator
 
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -25,6 +26,7 @@ from control.records.times import time_text
 from control.records.webhooks import DeliveryRecord, WebhookRecord
 from control.resources import webhooks
 from control.resources.changes.shown import shown_delivery, shown_webhook
+from control.resources.changes.tags import record_tag
 from control.resources.webhooks import NewWebhook, WebhookChange
 from policy.billing import EVENT_TYPE
 from policy.hosts import MAX_URL_CHARS
@@ -169,7 +171,7 @@ class DeliveriesQueryV1(PageQueryV1):
     status: Literal["PENDING", "DELIVERED", "DEAD"] | None = None
 
 
-async def _post(request: ApiRequest) -> WebhookV1:
+async def _post(request: ApiRequest) -> Encoded:
     body = request.body_as(CreateWebhookRequestV1)
     parts = request.dependencies
     await webhooks.check_webhook_url(body.url, parts.names)
@@ -184,7 +186,7 @@ async def _post(request: ApiRequest) -> WebhookV1:
         group_id=body.group_id,
     )
     record, secret = await webhooks.create_webhook(parts.store, keys, workspace_id, new)
-    return _response(record, secret)
+    return _tagged(record, secret)
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -194,11 +196,11 @@ async def _list(request: ApiRequest) -> Encoded:
     return await list_page(request, Listing("webhooks", fetch, lambda record: record.id, encoder(_response)))
 
 
-async def _get(request: ApiRequest) -> WebhookV1:
-    return _response(await _read(request))
+async def _get(request: ApiRequest) -> Encoded:
+    return _tagged(await _read(request))
 
 
-async def _patch(request: ApiRequest) -> WebhookV1:
+async def _patch(request: ApiRequest) -> Encoded:
     body = request.body_as(UpdateWebhookRequestV1)
     parts = request.dependencies
     if body.url is not None:
@@ -219,7 +221,7 @@ async def _patch(request: ApiRequest) -> WebhookV1:
     keys = parts.settings.secret_keys
     workspace_id = request.workspace_id
     webhook_id = request.path["webhook_id"]
-    return _response(*await webhooks.change_webhook(parts.store, keys, workspace_id, webhook_id, change))
+    return _tagged(*await webhooks.change_webhook(parts.store, keys, workspace_id, webhook_id, change))
 
 
 async def _delete(request: ApiRequest) -> DeletedWebhookV1:
@@ -253,6 +255,10 @@ async def _read(request: ApiRequest) -> WebhookRecord:
     return await webhooks.read_webhook(request.store, request.workspace_id, request.path["webhook_id"])
 
 
+def _tagged(record: WebhookRecord, secret: str | None = None) -> Encoded:
+    return tagged(_response(record, secret), record_tag(record))
+
+
 def _response(record: WebhookRecord, secret: str | None = None) -> WebhookV1:
     return WebhookV1(**shown_webhook(record), secret=secret)
 
@@ -273,24 +279,28 @@ _NEW = CreateWebhookRequestV1
 _CHANGE = UpdateWebhookRequestV1
 OPERATIONS = (
     Operation(
-        "POST",
-        _ALL,
-        _post,
-        "Create a webhook",
-        WebhookV1,
-        body=_NEW,
+        *("POST", _ALL, _post, "Create a webhook", WebhookV1, _NEW),
         errors=(400, 404, 409),
         needs=Permission.TRUST,
+        is_tagged=True,
         creates=True,
     ),
     Operation(
         "GET", _ALL, _list, "List webhooks", WebhooksResponseV1, query=PageQueryV1, errors=(400,), needs=Permission.READ
     ),
-    Operation("GET", _ONE, _get, "Get a webhook", WebhookV1, errors=(404,), needs=Permission.READ),
+    Operation(*("GET", _ONE, _get, "Get a webhook", WebhookV1), errors=(404,), needs=Permission.READ, is_tagged=True),
     Operation(
-        "PATCH", _ONE, _patch, "Change a webhook", WebhookV1, body=_CHANGE, errors=(400, 404), needs=Permission.TRUST
+        *("PATCH", _ONE, _patch, "Change a webhook", WebhookV1, _CHANGE),
+        errors=(400, 404),
+        needs=Permission.TRUST,
+        is_tagged=True,
     ),
-    Operation("DELETE", _ONE, _delete, "Delete a webhook", DeletedWebhookV1, errors=(404,), needs=Permission.TRUST),
+    Operation(
+        *("DELETE", _ONE, _delete, "Delete a webhook", DeletedWebhookV1),
+        errors=(404,),
+        needs=Permission.TRUST,
+        is_tagged=True,
+    ),
     Operation(
         *("GET", _LIST, _list_deliveries, "List deliveries", WebhookDeliveriesResponseV1),
         query=DeliveriesQueryV1,

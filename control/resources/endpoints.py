@@ -17,6 +17,7 @@ from control.records.policy import EndpointRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_endpoint
+from control.resources.changes.tags import record_tag
 from policy.endpoints import (
     UNRESTRICTED,
     EndpointRuleError,
@@ -92,6 +93,7 @@ async def replace_target(
     async def work(tx: WriteTx) -> EndpointRecord:
         await _check_references(tx, keys, workspace_id, new.target)
         old = _existing(await endpoint_rows.lock_endpoint(tx, workspace_id, endpoint_id))
+        tx.condition.check(record_tag(old))
         if new.region not in (None, old.region):
             remedy = "delete the endpoint and create it again"
             raise InvalidFieldError("region", f"the region is {old.region} and cannot change; {remedy}")
@@ -112,6 +114,7 @@ async def replace_target(
 async def remove_endpoint(store: Store, workspace_id: str, endpoint_id: str) -> EndpointRecord:
     async def work(tx: WriteTx) -> EndpointRecord:
         record = _existing(await endpoint_rows.delete_endpoint(tx, workspace_id, endpoint_id))
+        tx.condition.check(record_tag(record))
         tx.audit(workspace_id, Change("endpoint.delete", path_of(record), shown_endpoint(record), None))
         return record
 

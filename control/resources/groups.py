@@ -30,6 +30,7 @@ from control.records.usage import Bucket
 from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import group_sides
+from control.resources.changes.tags import group_tag
 from control.resources.group_usage import UsageSource
 from control.resources.limit_starts import LimitsToStart, start_limits
 from control.resources.limits.cascade import check_thresholds
@@ -100,6 +101,10 @@ class GroupInTree:
         return (self.record.group, *(ancestor.group for ancestor in self.ancestors))
 
     @property
+    def tag(self) -> str:
+        return group_tag((self.record, *self.ancestors))
+
+    @property
     def spend_plan(self) -> SpendPlan | None:
         """The spend limits that bind its calls, and the balance that they draw from; None if there is neither."""
         path = (self.record, *self.ancestors)
@@ -164,12 +169,13 @@ async def try_change(store: Store, workspace_id: str, group_id: str, change: Gro
 
 async def _checked_change(tx: WriteTx, workspace_id: str, old: GroupRecord, change: GroupChange) -> GroupInTree:
     """The group, whose tree is locked, after the change. Raises what forbids it."""
+    ancestors = await group_rows.ancestors_of(tx.conn, old)
+    tx.condition.check(group_tag((old, *ancestors)))
     if change.models is not None:
         prefixes = await owned_prefixes(tx.conn, workspace_id)
         await beside(workspace_id, len(change.models), partial(_check_models, change.models, prefixes))
         await check_known_to_proxies(tx, change.models)
     await check_spend_known_to_proxies(tx, change.spend_limits or ())
-    ancestors = await group_rows.ancestors_of(tx.conn, old)
     record = _changed(old, change, tx.now_ms)
     if change.models is not None and record.group.enforcement is Enforcement.CASCADING:
         await check_thresholds(tx.conn, old, record, ancestors)
@@ -234,6 +240,7 @@ async def remove_group(
 
     async def work(tx: WriteTx) -> tuple[RemovedGroup, list[Bucket]]:
         record = _existing(await group_rows.lock_tree(tx, workspace_id, group_id))
+        tx.condition.check(group_tag((record, *await group_rows.ancestors_of(tx.conn, record))))
         buckets = await _buckets_of(tx.conn, record)
         forfeited = await _delete_ledgers(tx, record, forfeit=forfeit)
         deleted = await group_rows.delete_subtree(tx, record)

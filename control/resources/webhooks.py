@@ -31,6 +31,7 @@ from control.records.webhooks import PENDING, DeliveryRecord, WebhookRecord
 from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_delivery, shown_webhook
+from control.resources.changes.tags import record_tag
 from control.resources.endpoints import UpstreamUrls
 from control.resources.webhook_messages import new_delivery
 from policy.billing import EVENT_TYPE
@@ -117,6 +118,7 @@ async def change_webhook(
 
     async def work(tx: WriteTx) -> WebhookRecord:
         old = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
+        tx.condition.check(record_tag(old))
         record = replace(
             old,
             url=change.url or old.url,
@@ -142,6 +144,7 @@ async def change_webhook(
 async def remove_webhook(store: Store, workspace_id: str, webhook_id: str) -> WebhookRecord:
     async def work(tx: WriteTx) -> WebhookRecord:
         record = _existing(await webhook_rows.lock_webhook(tx, workspace_id, webhook_id))
+        tx.condition.check(record_tag(record))
         await webhook_rows.delete_webhook(tx, webhook_id)
         tx.audit(workspace_id, Change("webhook.delete", path_of(record), shown_webhook(record), None))
         return record

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from control.api.changes.conditions import tagged
 from control.api.changes.ownership import OwnableRequestV1, OwnableResponseV1
 from control.api.protocol.encoding import Encoded
 from control.api.protocol.lists import Listing, Position, encoder, list_page
@@ -24,6 +25,7 @@ from control.api.protocol.schemas import (
 )
 from control.records.policy import PriceRecord
 from control.resources.billing import prices
+from control.resources.changes.tags import price_tag
 from policy.billing import MAX_TIER_CHARS
 from policy.keys.permissions import Permission
 from policy.price_wire import (
@@ -179,10 +181,11 @@ class DeletePriceQueryV1(RequestV1):
     valid_from: DateText
 
 
-async def _put(request: ApiRequest) -> GatewayPriceV1:
+async def _put(request: ApiRequest) -> Encoded:
     body = request.body_as(PutPriceRequestV1)
     price = price_from_wire(body.slug, body.model_dump())
-    return _response(await prices.put_price(request.store, request.workspace_id, price, body.owner_change()))
+    record = await prices.put_price(request.store, request.workspace_id, price, body.owner_change())
+    return tagged(_response(record), price_tag(record))
 
 
 async def _list(request: ApiRequest) -> Encoded:
@@ -219,6 +222,7 @@ OPERATIONS = (
         body=PutPriceRequestV1,
         errors=(400, 409),
         needs=Permission.PRICES,
+        is_tagged=True,
     ),
     Operation(
         "GET", _PATH, _list, "List prices", PricesResponseV1, query=PricesQueryV1, errors=(400,), needs=Permission.READ
@@ -228,5 +232,6 @@ OPERATIONS = (
         query=DeletePriceQueryV1,
         errors=(400, 404),
         needs=Permission.PRICES,
+        is_tagged=True,
     ),
 )

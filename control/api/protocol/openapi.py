@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
+from control.api.changes.conditions import condition_parameters, tag_header
 from control.api.changes.idempotency import HEADER, MAX_CHARS, REPLAYED
 from control.api.description.examples import NO_EXAMPLE, Example, examples_by_id
 from control.api.description.messages import message_models, webhooks
@@ -75,6 +76,11 @@ _ERRORS: dict[int, tuple[str, str, str]] = {
     404: ("The resource does not exist in this workspace.", "NOT_FOUND", "group not found"),
     405: ("The path does not support the method; see the Allow header.", "METHOD_NOT_ALLOWED", "Method Not Allowed"),
     409: ("The request conflicts with the current state.", "CONFLICT", "the slug is taken"),
+    412: (
+        "The resource was changed since the version that `If-Match` names.",
+        "PRECONDITION_FAILED",
+        "Nothing was changed: it was changed since you read it. GET it again, and repeat the change with its new ETag",
+    ),
     413: ("The body is too large.", "REQUEST_ENTITY_TOO_LARGE", "Request Entity Too Large"),
     415: (
         "The body is compressed, or its content type is not application/json.",
@@ -192,6 +198,8 @@ def _operation(operation: Operation, names: Names, example: Example) -> Json:
         "parameters": [_with_example(one, example) for one in parameters],
         "responses": _responses(operation, example),
     }
+    if operation.is_tagged:
+        members["parameters"] += condition_parameters(operation.method)
     if operation.body is not None:
         members["requestBody"] = {"required": True, "content": _json(operation.body, example.request)}
     return members
@@ -213,8 +221,15 @@ def _with_example(parameter: Json, example: Example) -> Json:
 def _responses(operation: Operation, example: Example) -> Json:
     takes_input = operation.body is not None or operation.query is not None
     statuses = {*operation.errors, *_ALWAYS, *((400,) if takes_input else ()), *((413, 415) if operation.body else ())}
+    if operation.is_tagged:  # 400: a header that names no tags
+        statuses |= {400} if operation.method in ("GET", "POST") else {400, 412}
     statuses |= {400, 409} if operation.creates else set()
     success: Json = {"200": {"description": "Success.", "content": _json(operation.answer, example.answer)}}
+    if operation.is_tagged:
+        success["200"] |= tag_header(operation.method)
+        success |= (
+            {"304": {"description": "It is still what `If-None-Match` names."}} if operation.method == "GET" else {}
+        )
     return success | {str(status): _error(status) for status in sorted(statuses)}
 
 

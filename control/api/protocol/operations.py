@@ -12,6 +12,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from pydantic import BaseModel
 
+from control.api.changes.conditions import condition_of, not_modified
 from control.api.changes.idempotency import Content, alone_with, answered_once, idempotency_key
 from control.api.changes.request_ids import request_id_of
 from control.api.protocol import authentication, bodies
@@ -66,6 +67,7 @@ class Operation:
 
     `answer`: the model of a success (200). `body`, `query`: the models that validate; a body is then required.
     `needs`: the permission of whoever may call it. It has no default: none is right for an operation to come.
+    `is_tagged`: it evaluates `If-Match` unless it creates, and its handler answers `ETag` unless it deletes.
     `creates`: a repeat would create another thing, so it takes an `Idempotency-Key`.
     `also_at`: a path that some clients write instead; the description does not have it.
     """
@@ -81,6 +83,7 @@ class Operation:
     needs: Permission = field(kw_only=True)
     creates: bool = field(default=False, kw_only=True)
     also_at: str | None = None
+    is_tagged: bool = field(default=False, kw_only=True)
 
 
 def mount(app: web.Application, operations: Iterable[Operation]) -> None:
@@ -104,12 +107,13 @@ def _entry(operation: Operation) -> Handler:
             dependencies.last_used.note(caller.prefix)
         authentication.check_permission(caller, operation.needs)
         path = path_parameters(request)
+        condition = condition_of(request, is_tagged=operation.is_tagged)
         query = bodies.read_query(request, operation.query)
         text = await bodies.receive(request) if operation.body is not None else b""
         key = idempotency_key(request, caller) if operation.creates else None
         async with alone_with(key, dependencies), dependencies.turns.of(caller.workspace_id):
             body = await bodies.read_body(caller.workspace_id, text, operation.body)
-            acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request)))
+            acting = dependencies.store.acting_as(Actor(caller.actor, request_id_of(request))).on_condition(condition)
 
             async def answer(parts: Dependencies) -> Encoded:
                 api_request = ApiRequest(caller, parts, path, query, body, origin_of(request))
@@ -117,7 +121,8 @@ def _entry(operation: Operation) -> Handler:
 
             parts = replace(dependencies, store=acting)
             content = Content(text, list(request.query.items()) if operation.query is not None else ())
-            return _rendered(await answered_once(key, content, parts, answer))
+            result = await answered_once(key, content, parts, answer)
+            return not_modified(request, condition, result) or _rendered(result)
 
     return handle
 

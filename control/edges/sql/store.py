@@ -25,6 +25,7 @@ from control.edges.sql.database import database_errors, is_retryable, open_engin
 from control.edges.sql.tables import audit_events, published, revision, revision_nonces
 from control.errors import DatabaseReadOnlyError, DatabaseUnavailableError
 from control.records.audit import Actor, AuditEvent, Change, Shown
+from control.records.changes.conditions import Condition
 from control.records.ids import new_id
 from policy.snapshot import RowKind
 
@@ -41,10 +42,11 @@ def now_ms() -> int:
 
 class WriteTx:
     """One write transaction: `conn` runs statements, `publish` records what the proxies must learn, `audit` what
-    the audit trail says of it."""
+    the audit trail says of it. `condition`: what holds of the resource that it changes, or nothing is changed."""
 
-    def __init__(self, conn: AsyncConnection, actor: Actor) -> None:
+    def __init__(self, conn: AsyncConnection, actor: Actor, condition: Condition) -> None:
         self.conn = conn
+        self.condition = condition
         self._actor = actor
         self.now_ms = now_ms()
         self.revision: int | None = None
@@ -136,6 +138,7 @@ class Store:
     def __init__(self, engine: AsyncEngine, on_published: Callable[[int], None] | None = None) -> None:
         self.engine = engine
         self._actor = Actor()
+        self._condition = Condition()
         self._on_published = on_published
         self._writability = Writability()
         # SQLite has one writer. A lock here is fair; SQLite itself would poll.
@@ -150,6 +153,12 @@ class Store:
         """The same store; changes through it are audited as this actor's."""
         view = copy.copy(self)
         view._actor = actor
+        return view
+
+    def on_condition(self, condition: Condition) -> "Store":
+        """The same store; its transactions have this condition."""
+        view = copy.copy(self)
+        view._condition = condition
         return view
 
     async def close(self) -> None:
@@ -201,7 +210,7 @@ class Store:
         async with self._write_lock, self.engine.connect() as conn:
             conn = await conn.execution_options(tollgate_writes=True)
             async with conn.begin():
-                tx = WriteTx(conn, self._actor)
+                tx = WriteTx(conn, self._actor, self._condition)
                 yield tx
                 await tx.finish()
         if tx.revision is not None and self._on_published is not None:

@@ -19,6 +19,7 @@ from control.resources.billing.published_prices import publish_slug
 from control.resources.changes.ownership import OwnerChange, with_owner
 from control.resources.changes.resource_paths import path_of
 from control.resources.changes.shown import shown_owner
+from control.resources.changes.tags import price_tag
 from policy.endpoints import EndpointRuleError, check_slug
 from policy.price_wire import price_to_wire
 from policy.prices import Price
@@ -38,11 +39,11 @@ async def put_price(store: Store, workspace_id: str, price: Price, owner: OwnerC
         await lock_workspace(tx, workspace_id)  # two writers of one slug must each know what the other left
         position = (price.slug, price.valid_from_ms)
         old = await price_rows.find_record(tx.conn, workspace_id, position)
+        tx.condition.check(None if old is None else price_tag(old))
         if old is None and await price_rows.count_prices(tx.conn, workspace_id) >= MAX_PRICES:
             raise TooManyPricesError(MAX_PRICES)
         await keep_apart(tx, workspace_id, price)
-        base = PriceRecord(price, tx.now_ms) if old is None else replace(old, price=price, updated_at_ms=tx.now_ms)
-        record = with_owner(base, owner)
+        record = with_owner(_written(old, price, tx.now_ms), owner)
         await price_rows.put_price(tx, workspace_id, record)
         if old is None or price != old.price:
             await publish_slug(tx, workspace_id, price.slug)
@@ -61,8 +62,10 @@ async def remove_price(store: Store, workspace_id: str, position: Position) -> P
     async def work(tx: WriteTx) -> PriceRecord:
         await lock_workspace(tx, workspace_id)
         old = await price_rows.find_record(tx.conn, workspace_id, position)
-        if old is None or not await price_rows.delete_price(tx, workspace_id, position):
+        if old is None:
             raise PriceNotFoundError
+        tx.condition.check(price_tag(old))
+        await price_rows.delete_price(tx, workspace_id, position)
         await publish_slug(tx, workspace_id, old.price.slug)
         tx.audit(workspace_id, Change("price.delete", path_of(old.price), shown_record(old), None))
         return old
@@ -76,6 +79,13 @@ async def read_prices(
     """Return at most `limit` prices behind `after`, ordered by slug and date."""
     async with store.read() as conn:
         return await price_rows.list_records(conn, workspace_id, slug, after, limit)
+
+
+def _written(old: PriceRecord | None, price: Price, now_ms: int) -> PriceRecord:
+    """The record that this write leaves; each has a later time."""
+    if old is None:
+        return PriceRecord(price, now_ms)
+    return replace(old, price=price, updated_at_ms=max(now_ms, old.updated_at_ms + 1))
 
 
 def shown_record(record: PriceRecord) -> dict[str, Any]:

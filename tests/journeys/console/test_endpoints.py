@@ -70,6 +70,22 @@ async def test_target_that_fails_its_test_is_saved_only_when_asked_twice(page: P
     assert await _model(stage) is None
 
 
+async def test_a_target_that_somebody_else_changed_is_not_overwritten(page: Page, stage: Stage) -> None:
+    await stage.key_without_limits()
+    mine = await stage.operator.model(f"{stage.name}-mine", stage.upstream.url)
+    theirs = await stage.operator.model(f"{stage.name}-theirs", stage.upstream.url)
+    await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
+    await page.get_by_label("Model", exact=True).select_option(mine)
+    endpoints = (await stage.operator.call("GET", "/v1/gateway/endpoints", limit=1000))["items"]
+    (one,) = [endpoint for endpoint in endpoints if endpoint["slug"] == stage.slug]
+    targets = [{"provider": "PLATFORM", "model_id": theirs, "target_model": "upstream-name"}]
+    await stage.operator.call("PATCH", f"/v1/gateway/endpoints/{one['id']}", {"targets": targets})
+    await page.get_by_role("button", name="Save the target").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Save without a test").click()
+    await expect(page.get_by_text("somebody else has changed this since you opened it")).to_be_visible()
+    assert await _model(stage) == theirs
+
+
 async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_later(
     page: Page, stage: Stage, faults: Faults
 ) -> None:

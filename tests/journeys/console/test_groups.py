@@ -60,6 +60,23 @@ async def test_limits_of_every_kind_are_set_in_the_form(page: Page, stage: Stage
     assert (await _group(stage, stage.name))["models"] == models(stage.slug, *limits)
 
 
+async def test_a_form_does_not_overwrite_what_somebody_else_changed_since(page: Page, stage: Stage) -> None:
+    group_id = await stage.operator.group(stage.name, models(stage.slug))
+    await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")
+    await page.get_by_label("Alerts at percents (optional)").fill("80")
+    await stage.operator.call("PATCH", f"/v1/gateway/groups/{group_id}", {"alert_percents": [10]})
+    await page.get_by_role("button", name="Review changes").click()
+    await expect(page.get_by_text("somebody else has changed this since you opened it")).to_be_visible()
+    await expect(page.get_by_role("button", name="Save")).to_have_count(0)
+    assert (await _group(stage, stage.name))["alert_percents"] == [10]
+    await page.reload()
+    await page.get_by_label("Alerts at percents (optional)").fill("80")
+    await page.get_by_role("button", name="Review changes").click()
+    await page.get_by_role("button", name="Save").click()
+    await page.wait_for_url(f"**/console/groups?id={group_id}")
+    assert (await _group(stage, stage.name))["alert_percents"] == [80]
+
+
 async def test_percents_of_alerts_are_set_in_the_form(page: Page, stage: Stage) -> None:
     group_id = await stage.operator.group(stage.name, models(stage.slug))
     await signed_in(page, stage.operator.api_key, f"/console/groups?id={group_id}&edit=1")

@@ -43,6 +43,23 @@ async def test_a_created_webhook_shows_its_secret_once_and_can_be_changed_and_de
     assert (await operator.ask("GET", f"{WEBHOOKS}/{webhook['id']}"))[0] == 404
 
 
+async def test_a_webhook_that_somebody_else_changed_is_not_overwritten(page: Page, scene: Scene) -> None:
+    operator = scene.stage.operator
+    webhook = await operator.call("POST", WEBHOOKS, {"url": "https://billing.hooks.example.com/changed"})
+    path = f"{WEBHOOKS}/{webhook['id']}"
+    await signed_in(page, scene.api_key, f"/console/webhooks?id={webhook['id']}")
+    await page.get_by_role("button", name="Rotate the secret").click()
+    await page.get_by_role("button", name="Rotate", exact=True).click()
+    await page.get_by_role("button", name="I have stored it").click()
+    await page.get_by_role("button", name="Change").click()
+    await operator.call("PATCH", path, {"description": "theirs"})
+    await page.get_by_label("Description").fill("mine")
+    await page.get_by_role("button", name="Save").click()
+    await expect(page.get_by_role("alert")).to_contain_text("somebody else has changed this since you opened it")
+    assert (await operator.call("GET", path))["description"] == "theirs"
+    await operator.call("DELETE", path)
+
+
 async def test_a_message_that_failed_is_sent_again(page: Page, scene: Scene) -> None:
     path = f"{WEBHOOKS}/{scene.webhooks['broken']}/deliveries"
     await signed_in(page, scene.api_key, f"/console/webhooks?id={scene.webhooks['broken']}")

@@ -2,6 +2,8 @@
 
 const READ_MS = 25_000; // what shows figures says within 30 s that they are stale
 const SEND_MS = 60_000;
+const CHANGED = "Nothing was saved: somebody else has changed this since you opened it. Reload the page and make your change again.";
+const tags = new WeakMap(); // the version of each resource that was answered
 
 /** An error that the API answered. `status` 0: it did not answer. `details`: errors of fields, `{field, message}`. */
 export class Problem extends Error {
@@ -24,7 +26,8 @@ export function read(path, query = {}, options = {}) {
 
 /**
  * Any other method. Answers the JSON body, or null if there is none. A POST that failed is repeated with the same idempotency
- * key when it is sent again: if its answer was lost, it creates nothing more.
+ * key when it is sent again: if its answer was lost, it creates nothing more. `options.unchanged`: a resource as `read` or
+ * `send` answered it; if somebody else has changed it since, nothing is done and the `Problem` says so.
  */
 export async function send(method, path, body, options = {}) {
   if (method !== "POST" || !path.startsWith("/v1/")) return call(method, path, body, options);
@@ -78,18 +81,23 @@ export function route(parts, ...values) {
   return parts.reduce((path, part, at) => path + encodeURIComponent(values[at - 1]) + part);
 }
 
-async function call(method, path, body, { signal, headers } = {}) {
+async function call(method, path, body, { signal, headers, unchanged } = {}) {
   const init = { method, signal: withDeadline(signal, method), credentials: "same-origin", headers: { Accept: "application/json", ...headers } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";
   }
+  const tag = tags.get(unchanged);
+  if (tag) init.headers["If-Match"] = tag;
   const answer = await answered(path, init);
   if (answer.status === 401 && path !== "/console/session") location.reload(); // the session ended: ask for a key again
   if (!answer.ok) throw await problemOf(answer);
   if (answer.status === 204) return null;
   try {
-    return await answer.json();
+    const value = await answer.json();
+    const version = answer.headers.get("ETag");
+    if (version && !version.startsWith("W/")) tags.set(value, version); // a proxy that compresses makes it weak: no condition then
+    return value;
   } catch (error) {
     throw unanswered(error);
   }
@@ -124,6 +132,6 @@ export async function problemOf(answer) {
   } catch {
     // Not ours: a balancer's page, say. The status is all there is.
   }
-  const message = typeof told.error === "string" ? told.error : `The answer was ${answer.status} ${answer.statusText}`;
+  const message = answer.status === 412 ? CHANGED : typeof told.error === "string" ? told.error : `The answer was ${answer.status} ${answer.statusText}`;
   return new Problem(answer.status, told.code ?? "", message, told.details ?? [], told.retry_after ?? null);
 }

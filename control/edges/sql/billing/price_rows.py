@@ -58,13 +58,12 @@ async def count_prices(conn: Connection, workspace_id: str) -> int:
     return int((await conn.execute(query)).scalar_one())
 
 
-async def delete_price(tx: WriteTx, workspace_id: str, position: Position) -> bool:
-    """Delete a price; returns whether there was one."""
+async def delete_price(tx: WriteTx, workspace_id: str, position: Position) -> None:
     slug, valid_from_ms = position
     statement = delete(prices).where(
         prices.c.workspace_id == workspace_id, prices.c.slug == slug, prices.c.valid_from_ms == valid_from_ms
     )
-    return (await tx.conn.execute(statement)).rowcount > 0
+    await tx.conn.execute(statement)
 
 
 async def list_prices(

@@ -18,6 +18,7 @@ from control.errors import (
     OlderProxiesError,
     OtherCreditError,
     OtherCurrencyError,
+    PreconditionFailedError,
     RateLimitedError,
     RoleTooHighError,
     SumsWithoutEventsError,
@@ -55,6 +56,8 @@ def example_of(kind: type[DomainError]) -> DomainError:
         return kind(3)
     if issubclass(kind, MissingSecretsError):
         return kind(["one"])
+    if issubclass(kind, PreconditionFailedError):
+        return kind("it was changed since you read it")
     if issubclass(kind, OlderProxiesError):
         return kind("limits of OUTPUT_TOKEN")
     if issubclass(kind, OtherCurrencyError):
@@ -84,7 +87,7 @@ def example_of(kind: type[DomainError]) -> DomainError:
 def test_every_domain_error_is_rendered_as_a_response(kind: type[DomainError]) -> None:
     error = example_of(kind)
     answer = render(problem_of(error))
-    assert answer.status in (400, 403, 404, 409, 410, 429, 503)
+    assert answer.status in (400, 403, 404, 409, 410, 412, 429, 503)
     body = json.loads(answer.body)  # type: ignore[arg-type]  # text is encoded by then
     assert body["error"] == body["message"] == error.message != ""
     assert body["code"].isupper()

@@ -38,7 +38,8 @@ async function readNames() {
 
 async function withSlug(slug) {
   const { items } = await readAll("/v1/gateway/endpoints", {}, MOST_SEARCHED);
-  return items.find((endpoint) => endpoint.slug === slug) ?? null;
+  const one = items.find((endpoint) => endpoint.slug === slug);
+  return one ? read(route`/v1/gateway/endpoints/${one.id}`) : null; // in the version that the form must not overwrite
 }
 
 async function drawList(main, names) {
@@ -126,7 +127,7 @@ async function drawEndpoint(main, endpoint, session, known) {
   );
   try {
     editor.append(await targetEditor(session, slug, target, "Save the target", async (changed) => {
-      await send("PATCH", route`/v1/gateway/endpoints/${id}`, { targets: [changed] });
+      await send("PATCH", route`/v1/gateway/endpoints/${id}`, { targets: [changed] }, { unchanged: endpoint });
       location.assign(addressOf(endpoint));
     }));
   } catch (error) {

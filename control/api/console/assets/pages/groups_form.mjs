@@ -77,7 +77,7 @@ function editor(group, ancestors, slugs, step) {
     const [now, tree] = await Promise.all([group ? read(route`/v1/gateway/groups/${group.id}`) : null, group ? readTree() : null]);
     const above = await readAncestors(after);
     const before = now ?? { ...after, metadata: { ...after.metadata, name: null }, alert_percents: [], spend_limits: [], models: [] };
-    const write = (query) => (group ? send("PATCH", withQuery(route`/v1/gateway/groups/${group.id}`, query), patch(before, after)) : send("POST", withQuery("/v1/gateway/groups", query), creation(after, parent)));
+    const write = (query) => (group ? send("PATCH", withQuery(route`/v1/gateway/groups/${group.id}`, query), patch(before, after), { unchanged: group }) : send("POST", withQuery("/v1/gateway/groups", query), creation(after, parent)));
     const change = { before, after, isNew: !group, ancestors: above, descendants: tree?.descendants(group.id) ?? [], isPartial: Boolean(tree?.hasMore) };
     const refusal = group && isEmpty(patch(before, after)) ? null : await refusalOf(() => write({ dry_run: "true" }));
     const shown = drawReview({ ...change, refusal }, async () => location.assign(addressOf(await write({}))), edit);

@@ -26,7 +26,7 @@ export async function drawWebhook(main, id) {
 }
 
 function settings(path, webhook, show) {
-  const change = async (body) => show(await send("PATCH", path, body));
+  const change = async (body, options) => show(await send("PATCH", path, body, options));
   return [
     h("h2", {}, webhook.url, " ", state(webhook)),
     h(
@@ -65,7 +65,7 @@ function editWebhook(webhook, change) {
   return openDialog("Change the webhook", (close) => {
     const { fields, body } = webhookFields(webhook);
     const save = async () => {
-      await change(body());
+      await change(body(), { unchanged: webhook });
       close();
     };
     return form("Save", fields, save, { cancel: close });
@@ -81,8 +81,10 @@ function rotateSecret(path, show) {
       field("The present secret signs as well", overlap, "Time to give your receiver the new secret."),
       async () => {
         const webhook = await send("PATCH", path, { rotate_secret: true, secret_overlap_seconds: Number(overlap.value) });
-        show({ ...webhook, secret: null });
-        content.replaceChildren(shownSecret(webhook.secret), h("p.actions", {}, h("button.primary", { type: "button", onclick: () => close() }, "I have stored it")));
+        const { secret } = webhook;
+        webhook.secret = null;
+        show(webhook);
+        content.replaceChildren(shownSecret(secret), h("p.actions", {}, h("button.primary", { type: "button", onclick: () => close() }, "I have stored it")));
       },
       { cancel: close },
     );

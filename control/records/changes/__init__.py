@@ -1,0 +1,1 @@
+"""Conditions of changes. Values only."""

@@ -1,0 +1,27 @@
+{{- /* Labels of every object. Objects have fixed names, as in deploy/kubernetes: one release to a namespace. */ -}}
+{{- define "tollgate.labels" -}}
+app.kubernetes.io/part-of: tollgate
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "tollgate.tag" -}}
+{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- define "tollgate.image" -}}
+{{ .Values.image.repository }}:{{ include "tollgate.tag" . }}
+{{- end }}
+
+{{- /* Pods are replaced when the settings change, which they read as they start. */ -}}
+{{- define "tollgate.settingsChecksum" -}}
+tollgate/settings-checksum: {{ toJson .Values.settings | sha256sum }}
+{{- end }}
+
+{{- /* Labels of what Prometheus selects by label. */ -}}
+{{- define "tollgate.monitoringLabels" -}}
+{{ include "tollgate.labels" . }}
+{{- with .Values.monitoring.labels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
