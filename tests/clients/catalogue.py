@@ -154,6 +154,6 @@ CLIENTS = (
 
 
 def node() -> Path:
-    """The Node.js of the lock, or the machine's where the lock has none for it."""
-    locked = sorted((BUILT / "typescript/node_modules").glob("node-linux-*/bin/node"))
+    """The Node.js of a lock, or the machine's where the locks have none for it: Debian's may be too old."""
+    locked = sorted(BUILT.glob("*/node_modules/node-linux-*/bin/node"))
     return locked[0] if locked else Path(shutil.which("node") or "node")

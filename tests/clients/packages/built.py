@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 from deploy.release.clients import NODE_MODULES, build_clients, openapi_document
+from tests.clients.catalogue import node
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = Path(__file__).parent
@@ -65,17 +66,17 @@ class Packages:
         for program in programs:
             if program.parent != self.node:
                 shutil.copyfile(program, self.node / program.name)
-        words = ["node", str(NODE_MODULES / "typescript/bin/tsc"), "--strict", "--module", "NodeNext"]
+        words = [str(node()), str(NODE_MODULES / "typescript/bin/tsc"), "--strict", "--module", "NodeNext"]
         words += ["--target", "ES2022", "--types", "node", *(program.name for program in programs)]
         return _checked(words, os.environ | {}, self.node)
 
     def generate_types(self) -> None:
         """Write `schema.ts` as openapi-typescript does by default."""
         script = NODE_MODULES / "openapi-typescript/bin/cli.js"
-        _output(["node", str(script), str(self.document), "-o", str(self.node / "schema.ts")])
+        _output([str(node()), str(script), str(self.document), "-o", str(self.node / "schema.ts")])
 
     def run_node(self, program: str, *arguments: str, **environment: str) -> str:
-        return _output(["node", str(self.node / f"{program}.js"), *arguments], **environment)
+        return _output([str(node()), str(self.node / f"{program}.js"), *arguments], **environment)
 
 
 def _output(words: list[str], **environment: str) -> str:

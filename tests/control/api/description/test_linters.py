@@ -6,14 +6,13 @@ See docs/reference/management-api.md#description.
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.catalogue import ROOT
+from tests.clients.catalogue import ROOT, node
 from tests.control.plane import ControlPlane
 
 Json = dict[str, Any]
@@ -21,9 +20,7 @@ PROGRAMS = ROOT / ".clients/openapi_lint/node_modules/.bin"
 QUIET: Mapping[str, str] = {"REDOCLY_TELEMETRY": "off", "REDOCLY_SUPPRESS_UPDATE_NOTICE": "true"}
 """Neither asks another host."""
 pytestmark = [
-    pytest.mark.skipif(
-        not (PROGRAMS.exists() and shutil.which("node")), reason="make .clients/openapi_lint/.installed; apt: npm"
-    ),
+    pytest.mark.skipif(not PROGRAMS.exists(), reason="make .clients/openapi_lint/.installed; apt: npm"),
     pytest.mark.timeout(300),
 ]
 
@@ -41,14 +38,16 @@ async def spectral(document: Path) -> set[tuple[str, str]]:
     """The rule and the place of each finding of the ruleset `spectral:oas`, hints too."""
     rules = document.with_name("rules.yaml")
     rules.write_text('extends: ["spectral:oas"]\n')
-    words = [str(PROGRAMS / "spectral"), "lint", str(document), "--ruleset", str(rules), "--format", "json", "--quiet"]
+    words = [str(node()), str(PROGRAMS / "spectral"), "lint", str(document), "--ruleset", str(rules)]
+    words += ["--format", "json", "--quiet"]
     findings: list[Json] = json.loads(await run(words, document.parent))
     return {(one["code"], "/".join(map(str, one["path"]))) for one in findings}
 
 
 async def redocly(document: Path) -> set[tuple[str, str]]:
     """The rule and the place of each finding of the rules `recommended`, warnings too."""
-    words = [str(PROGRAMS / "redocly"), "lint", str(document), "--extends", "recommended", "--format", "json"]
+    words = [str(node()), str(PROGRAMS / "redocly"), "lint", str(document), "--extends", "recommended"]
+    words += ["--format", "json"]
     report: Json = json.loads(await run([*words, "--max-problems", "1000"], document.parent))
     return {(one["ruleId"], one["location"][0]["pointer"]) for one in report["problems"]}
 
