@@ -159,6 +159,34 @@ def test_values_reach_the_objects(tmp_path: Path) -> None:
     assert credentials["name"] == "others"
 
 
+def test_pods_speak_tls_with_a_certificate_from_a_secret() -> None:
+    tls = ("--set", "podTlsSecretName=pods", "--set", "ingress.enabled=true")
+    resources = template(*tls, *MONITORING)
+    for resource in resources:
+        if resource["apiVersion"] != "monitoring.coreos.com/v1":
+            kubernetes_validate.validate(resource, VERSION, strict=True)
+    for resource, pod in pod_templates(resources):
+        name = resource["metadata"]["name"]
+        other = {"control": "proxy", "proxy": "control"}[name].upper()
+        (container,) = pod["spec"]["containers"]
+        env = {one["name"]: one.get("value", "") for one in container["env"]}
+        assert (env["TOLLGATE_TLS_CERT_FILE"], env["TOLLGATE_TLS_KEY_FILE"]) == ("/tls/tls.crt", "/tls/tls.key")
+        assert env[f"TOLLGATE_{other}_URL"].startswith("https://")
+        assert env[f"TOLLGATE_{other}_CERT_FILE"] == "/tls/tls.crt"
+        assert {"name": "tls", "secret": {"secretName": "pods"}} in pod["spec"]["volumes"]
+        assert {"name": "tls", "mountPath": "/tls", "readOnly": True} in container["volumeMounts"]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            get = container[probe]["httpGet"]
+            assert ("scheme" in get) is (get["port"] == "http"), "the admin port is plain"
+    objects = by_name(resources)
+    (endpoint,) = objects["PodMonitor", "control"]["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    annotations = objects["Ingress", "proxy"]["metadata"]["annotations"]
+    assert annotations["nginx.ingress.kubernetes.io/backend-protocol"] == "HTTPS"
+    (hook,) = (one for one in resources if is_hook(one))
+    assert hook["spec"]["containers"][0]["command"][-1] == "https://proxy:8080"
+
+
 @pytest.mark.parametrize(
     "fault",
     [
@@ -199,8 +227,8 @@ def test_hook_is_a_pod_that_runs_restricted() -> None:
     spec = pod["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-    *command, program = spec["containers"][0]["command"]
-    assert command == ["python", "-c"]
+    *command, program, url = spec["containers"][0]["command"]
+    assert (command, url) == (["python", "-c"], "http://proxy:8080")
     assert program.strip() == (CHART / "files/reach.py").read_text().strip()
 
 
