@@ -1,6 +1,7 @@
 """Kinds of limits on a running product: what DAY and MONTH limits start from, and a kind from command to refusal."""
 
 import asyncio
+import subprocess
 
 import pytest
 
@@ -85,9 +86,13 @@ async def test_usage_limits_admit_what_the_committed_calls_left_of_them(caller: 
     assert await caller.admitted_under(added_again) == 4
 
 
+def run(stage: Stage, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command on the journeys' workspace. Other journeys may have made more workspaces."""
+    return stage.product.run(*words, "--workspace", "acme", "--data", str(stage.product.data))
+
+
 def set_limit(stage: Stage, limit: str) -> None:
-    words = ("groups", "set", stage.name, "--limit", f"{stage.slug}:{limit}", "--data", str(stage.product.data))
-    result = stage.product.run(*words)
+    result = run(stage, "groups", "set", stage.name, "--limit", f"{stage.slug}:{limit}")
     assert result.returncode == 0, result.stderr
 
 
@@ -132,7 +137,7 @@ async def test_kind_set_by_a_command_is_enforced_named_counted_and_exported(
         return bool(rest == 0 and 15 <= calls * amount_of_call <= amount_of_call * len(events))
 
     await stage.until(is_settled, "all calls are settled")
-    exported = stage.product.run("export", "--data", str(stage.product.data))
+    exported = run(stage, "export")
     assert exported.returncode == 0, exported.stderr
     assert kind_type in exported.stdout
     assert "MONTH" in exported.stdout
