@@ -49,6 +49,11 @@ class InferenceDocument:
         problems = list(self.problems(answer))
         assert not problems, (problems, answer)
 
+    def check_passed(self, answer: Answer) -> None:
+        """Assert the same of an odd server's answer: its label passes, and an array around its answer."""
+        problems = [problem for problem in self.problems(answer) if not problem.startswith(("label ", "$: ["))]
+        assert not problems, (problems, answer)
+
     def problems(self, answer: Answer) -> Iterator[str]:
         """Yield the differences between the answer and the document.
 

@@ -77,9 +77,9 @@ class RequestReport:
     first_byte_s: float | None
     is_count: bool = False
     """The call counts tokens; it does not cost the price per call."""
-    route: CalledRoute | None = None
+    route: CalledRoute | None = field(default=None, repr=False)
     """The slug's endpoint and prices; None in a direct call, and where the slug or the caller is unknown. What is
-    billed has one."""
+    billed has one. It names the target, which nothing for callers may."""
     trace_id: str = ""
     """The trace of the server span, in hexadecimal, as the next one."""
     span_id: str = ""

@@ -40,8 +40,7 @@ async def answer_on(wire: Wire, path: str, body: dict[str, Any]) -> Received:
     text = json.dumps(body)
     head = f"POST {path} HTTP/1.1\r\nHost: us\r\nAuthorization: Bearer {KEY}\r\nConnection: close\r\n"
     received = parsed(await wire.front.ask(f"{head}Content-Length: {len(text)}\r\n\r\n{text}".encode()))
-    problems = inference_document().problems(received.answer("POST", path, passes=True))
-    assert not [problem for problem in problems if not problem.startswith("label ")]  # a server's label passes
+    inference_document().check_passed(received.answer("POST", path, passes=True))
     return received
 
 
