@@ -17,7 +17,7 @@ Json = dict[str, Any]
 _ETAG = "ETag"
 _SAFE = frozenset({"GET", "HEAD"})
 _TAG = re.compile(r'(W/)?"([^"\x00-\x20\x7f]*)"')
-_GAP = re.compile(r"[ \t]*(?:,[ \t]*)+")
+_GAP = re.compile(r"[ \t]*,[ \t,]*")
 
 
 _ONE_TAG = '(W/)?"[!#-~]*"'
