@@ -14,8 +14,11 @@ async def test_parked_calls_are_woken_once_start_in_turn_and_are_each_answered_a
     crowd.arrive()
     await crowd.until_parked(TOTAL)
     await stage.until(lambda: _value(hook.requests), "the hook is asked")
-    assert (await stage.operator.call("GET", crowd.deployment))["status"] == "WAKING_UP"
 
+    async def wakes_up() -> bool:
+        return bool((await stage.operator.call("GET", crowd.deployment))["status"] == "WAKING_UP")
+
+    await stage.until(wakes_up, "control has noted the hook's answer")
     server = servers.start(healthy=False, delay_s=0.02)
     await stage.operator.call("PUT", f"{crowd.deployment}/replicas", {"replicas": [server.url]})
     assert (await stage.operator.call("GET", crowd.deployment))["status"] == "LOADING_MODEL"
