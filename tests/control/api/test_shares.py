@@ -1,10 +1,11 @@
 """One tenant holds all that it can of a control process; another one's requests, the product's and downloads go on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.waiting import eventually
 CONNECTIONS = 32
 SHARE = 18
 """The share of one workspace: three quarters of the three quarters that workspaces have."""
+REFUSED = 6
+"""Requests of a workspace above its share."""
 LARGE = 8 << 20
 """Bytes of a file, more than the kernel takes of an answer that nobody reads."""
 
@@ -81,6 +84,17 @@ def unfinished(key: str) -> bytes:
     return head.encode() + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
 
 
+async def first_statuses(callers: Sequence[Caller], count: int) -> list[int]:
+    """The statuses of the first answers; nobody else need get one."""
+    heads = [asyncio.ensure_future(caller.head()) for caller in callers]
+    try:
+        return [int((await head).split(b" ")[1]) for head in islice(asyncio.as_completed(heads), count)]
+    finally:
+        for head in heads:
+            head.cancel()
+        await asyncio.gather(*heads, return_exceptions=True)
+
+
 HELD: dict[str, Callable[[str], bytes]] = {
     "silence": lambda _: b"",
     "half a head": lambda key: request("/v1/gateway/groups", key)[:-2],
@@ -106,9 +120,10 @@ async def test_tenant_with_its_share_of_connections_is_429_until_its_requests_en
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_tenants(sqlite_url) as world:
-        callers = [await world.caller(unfinished(world.hostile)) for _ in range(SHARE + 6)]
+        callers = [await world.caller(unfinished(world.hostile)) for _ in range(SHARE + REFUSED)]
+        assert await first_statuses(callers, REFUSED) == [429] * REFUSED
         groups = request("/v1/gateway/groups", world.hostile)
-        await eventually(partial(world.has_status, 429, groups))
+        assert await world.status(groups) == 429
         await world.everyone_else_is_served()
         for caller in callers:
             caller.send(b'"metadata": {}}'.ljust(99))
