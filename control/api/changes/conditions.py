@@ -18,8 +18,6 @@ _ETAG = "ETag"
 _SAFE = frozenset({"GET", "HEAD"})
 _TAG = re.compile(r'(W/)?"([^"\x00-\x20\x7f]*)"')
 _GAP = re.compile(r"[ \t]*,[ \t,]*")
-
-
 _ONE_TAG = '(W/)?"[!#-~]*"'
 _TAGS: Json = {
     "schema": {"type": "string", "pattern": rf"^(\*|{_ONE_TAG}(, *{_ONE_TAG})*)$"},

@@ -198,8 +198,6 @@ def _operation(operation: Operation, names: Names, example: Example) -> Json:
         "parameters": [_with_example(one, example) for one in parameters],
         "responses": _responses(operation, example),
     }
-    if operation.is_tagged:
-        members["parameters"] += condition_parameters(operation.method)
     if operation.body is not None:
         members["requestBody"] = {"required": True, "content": _json(operation.body, example.request)}
     return members
@@ -227,9 +225,8 @@ def _responses(operation: Operation, example: Example) -> Json:
     success: Json = {"200": {"description": "Success.", "content": _json(operation.answer, example.answer)}}
     if operation.is_tagged:
         success["200"] |= tag_header(operation.method)
-        success |= (
-            {"304": {"description": "It is still what `If-None-Match` names."}} if operation.method == "GET" else {}
-        )
+        if operation.method == "GET":
+            success["304"] = {"description": "It is still what `If-None-Match` names."}
     return success | {str(status): _error(status) for status in sorted(statuses)}
 
 
@@ -247,7 +244,8 @@ def _error(status: int) -> Json:
 
 def _headers(operation: Operation) -> list[Json]:
     """The header fields that a request may have; those of credentials are security schemes."""
-    return [_IDEMPOTENCY_KEY] if operation.creates else []
+    conditions = condition_parameters(operation.method) if operation.is_tagged else []
+    return [*([_IDEMPOTENCY_KEY] if operation.creates else []), *conditions]
 
 
 def _path_parameters(path: str) -> list[Json]:
