@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from policy.endpoints import PROVIDERS
 from tests.journeys.conftest import Stage
@@ -92,7 +92,14 @@ async def test_what_a_test_of_a_target_could_not_delete_is_named_and_deleted_lat
     await stage.key_without_limits()
     await signed_in(page, stage.operator.api_key, f"/console/endpoints?slug={stage.slug}")
     problem_body = {"error": "The database is away.", "code": "DATABASE_UNAVAILABLE"}
-    await page.route("**/v1/gateway/endpoints/*", lambda route: route.fulfill(status=503, json=problem_body))
+
+    async def refuse_to_delete(route: Route) -> None:
+        if route.request.method == "DELETE":  # the page may still be asking for the endpoint that it shows
+            await route.fulfill(status=503, json=problem_body)
+        else:
+            await route.continue_()
+
+    await page.route("**/v1/gateway/endpoints/*", refuse_to_delete)
 
     await page.get_by_role("button", name="Test the target").click()
     await expect(page.get_by_text("Could not delete the endpoint acme/console-test-")).to_be_visible()

@@ -5,10 +5,12 @@ A call of a customer at the end shows that all figures have arrived by then: pro
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 from playwright.async_api import Page, Request
 
 from control.api.console.pages import PAGES
+from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
@@ -32,11 +34,12 @@ def paths_of(scene: Scene) -> list[str]:
     return [f"/console/{one}" for one in (*PAGES, *details) if one != "usage"]
 
 
-async def test_pages_that_are_open_change_no_figure_of_calls(page: Page, scene: Scene) -> None:
+async def test_pages_that_are_open_change_no_figure_of_calls(page: Page, scene: Scene, stage: Stage) -> None:
+    caller = Caller(stage, await stage.key_without_limits())
     await signed_in(page, scene.api_key)
-    await _called(scene, "first")
+    await caller.call()
     start = await _figures(scene)
-    await _called(scene, "before-looking")
+    await caller.call()
     before = await _figures(scene)
 
     requested = Counter[str]()
@@ -54,7 +57,7 @@ async def test_pages_that_are_open_change_no_figure_of_calls(page: Page, scene: 
     await usage.get_by_role("heading").first.wait_for()
     await customer.close()
 
-    await _called(scene, "after-looking")
+    await caller.call()
     after = await _figures(scene)
     assert after - before == before - start, "nothing but the customer's call"
     assert before - after == start - before
@@ -64,29 +67,39 @@ def _what(request: Request) -> str:
     return f"{request.method} {request.url} {request.post_data or ''}"
 
 
-async def _called(scene: Scene, id: str) -> None:
-    """Make one call of a customer, and wait until every figure has it."""
-    operator = scene.stage.operator
-    body = b'{"model":"%b","messages":[{"role":"user","content":"Hello"}]}' % SLUGS[2].encode()
-    headers = {"authorization": f"Bearer {scene.keys['partner']}", "x-request-id": id}
-    calls = (await _figures(scene))[f"traffic {SLUGS[2]} calls"]
-    assert (await scene.stage.post(headers, body))[0] == 200
+@dataclass
+class Caller:
+    """A customer with a slug that nobody else calls, so that no other call is taken for its own."""
 
-    async def arrived() -> bool:
+    stage: Stage
+    key: str
+    calls: int = 0
+
+    async def call(self) -> None:
+        """Make a call, and wait until every figure has it, and so all that ended before it."""
+        self.calls += 1
+        id = f"{self.stage.name}-{self.calls}"
+        body = b'{"model":"%b","messages":[{"role":"user","content":"Hello"}]}' % self.stage.slug.encode()
+        headers = {"authorization": f"Bearer {self.key}", "x-request-id": id}
+        assert (await self.stage.post(headers, body))[0] == 200
+        await self.stage.until(lambda: self._arrived(id), "the figures have the call")
+
+    async def _arrived(self, id: str) -> bool:
+        """Return whether the list of requests, the traffic and the events have the call."""
+        operator = self.stage.operator
         listed = (await operator.call("GET", "/v1/gateway/requests", request_id=id))["items"]
-        counted = (await _figures(scene))[f"traffic {SLUGS[2]} calls"]
-        if not listed or counted == calls:
+        traffic = await operator.call("GET", "/v1/gateway/traffic", slug=self.stage.slug, series="false")
+        if not listed or [one["calls"] for one in traffic["items"]] != [self.calls]:
             return False
-        return id in [event["requestId"] for event in await operator.events("partner", scene.stage.began, limit=1000)]
-
-    await scene.stage.until(arrived, "the figures have the call")
+        events = await operator.events(self.stage.name, self.stage.began, limit=1000)
+        return id in [event["requestId"] for event in events]
 
 
 async def _figures(scene: Scene) -> Counter[str]:
     """All figures of calls that operators and customers see."""
     operator = scene.stage.operator
     figures = Counter[str]()
-    for item in (await operator.call("GET", "/v1/gateway/traffic", series="false"))["items"]:
+    for item in (await operator.call("GET", "/v1/gateway/traffic", period="month", series="false"))["items"]:
         for name in ("calls", "errors", "refusals", "uncached_input_tokens", "cached_input_tokens", "output_tokens"):
             figures[f"traffic {item['slug']} {name}"] = item[name]
     page = await operator.call("GET", "/v1/gateway/requests", limit=1000)
