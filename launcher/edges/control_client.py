@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from runtime.http.control_session import ControlSession
 from runtime.tls.pinned import PeerTls
 
 TIMEOUT_S = 10.0
@@ -32,16 +33,11 @@ class ControlRefusedError(Exception):
 
 
 class ControlClient:
-    """One deployment, as the management API shows it. Redirects are not followed: they would take the key along."""
+    """One deployment, as the management API shows it."""
 
     def __init__(self, url: str, api_key: str, path: str, tls: PeerTls = True) -> None:
         self._deployment_url = url + path
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls),
-            headers={"Authorization": f"Bearer {api_key}"},
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            trust_env=False,
-        )
+        self._session = ControlSession(api_key, aiohttp.ClientTimeout(total=TIMEOUT_S), tls)
 
     async def close(self) -> None:
         await self._session.close()
@@ -66,7 +62,7 @@ class ControlClient:
     async def _ask(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         try:
             url = self._deployment_url + path
-            async with self._session.request(method, url, json=body, allow_redirects=False) as answer:
+            async with self._session.request(method, url, json=body) as answer:
                 return _read(answer.status, await answer.json(content_type=None))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ControlAwayError(str(error) or "no answer in time") from None

@@ -15,6 +15,7 @@ from policy.training.reports import ABILITIES, BackendReport, CheckpointReport, 
 from policy.training.statuses import Outcome
 from policy.training.weights import Weights
 from policy.training.wire import added_objects
+from runtime.http.control_session import ControlSession
 from runtime.tls.pinned import PeerTls
 from trainer.backend import EnvironmentRefusedError, JobEnvironment
 from trainer.control import AnotherTrainerError, ControlAwayError, ControlRefusedError
@@ -29,16 +30,11 @@ T = TypeVar("T")
 
 
 class ControlClient:
-    """Calls control. Redirects are not followed: they would take the token along."""
+    """Calls control."""
 
     def __init__(self, url: str, token: str, tls: PeerTls = True) -> None:
         self._url = url + _PATH
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=tls),
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-            trust_env=False,
-        )
+        self._session = ControlSession(token, aiohttp.ClientTimeout(total=TIMEOUT_S), tls)
 
     async def close(self) -> None:
         await self._session.close()
@@ -81,7 +77,7 @@ class ControlClient:
 
     async def _ask(self, path: str, body: Any) -> tuple[int, Any]:
         try:
-            async with self._session.post(self._url + path, json=body, allow_redirects=False) as answer:
+            async with self._session.request("POST", self._url + path, json=body) as answer:
                 return answer.status, await answer.json(content_type=None)
         except aiohttp.ClientConnectorError as error:
             raise ControlAwayError(f"no connection to {error.host} port {error.port}") from None

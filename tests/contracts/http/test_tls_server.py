@@ -81,6 +81,13 @@ class Peer:
                 await self.send()
                 assert await self.receive()
 
+    async def call(self, handler: plain.HeldHandler) -> None:
+        """Shake hands, and send a request that the handler begins to serve."""
+        await self.shake_hands()
+        self.tls.write(REQUEST)
+        await self.send()
+        await handler.entered.wait()
+
     async def ask(self) -> bytes:
         """The answer to a request, as far as it comes at once."""
         self.tls.write(REQUEST)
@@ -185,10 +192,7 @@ async def test_broken_record_ends_a_connection_and_its_call(caplog: pytest.LogCa
     async with listening(handler) as served:
         peer = Peer(served)
         with peer.sock:
-            await peer.shake_hands()
-            peer.tls.write(REQUEST)
-            await peer.send()
-            await handler.entered.wait()
+            await peer.call(handler)
             peer.sock.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
             await eventually(lambda: handler.ended == ["cancelled"])
     assert not any(record.exc_info for record in caplog.records)
@@ -267,10 +271,7 @@ async def test_farewell_of_a_caller_cancels_its_call() -> None:
     async with listening(handler) as served:
         peer = Peer(served)
         with peer.sock:
-            await peer.shake_hands()
-            peer.tls.write(REQUEST)
-            await peer.send()
-            await handler.entered.wait()
+            await peer.call(handler)
             with pytest.raises(ssl.SSLWantReadError):
                 peer.tls.unwrap()
             await peer.send()

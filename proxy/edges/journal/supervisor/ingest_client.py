@@ -7,10 +7,12 @@ missing" raises `IngestUnavailableError`.
 import aiohttp
 
 from proxy.edges.journal.supervisor.delivery import EventsMissingError, EventsRejectedError, IngestUnavailableError
+from runtime.http.control_session import ControlSession
 from runtime.tls.pinned import PeerTls
 
 PATH = "/internal/v1/events"
 _TIMEOUT = aiohttp.ClientTimeout(total=60, sock_connect=2)
+_HEADERS = {"Content-Type": "application/json"}
 _MALFORMED = (400, 413, 422)
 _MISSING = 409
 
@@ -19,18 +21,12 @@ class HttpIngestClient:
     """A client of one control plane's ingest. `post` raises the three errors of `delivery.py`."""
 
     def __init__(self, control_url: str, internal_token: str, tls: PeerTls = True) -> None:
-        self._tls = tls
         self._url = control_url.rstrip("/") + PATH
-        self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
-        self._session: aiohttp.ClientSession | None = None
+        self._session = ControlSession(internal_token, _TIMEOUT, tls)
 
     async def post(self, body: bytes) -> None:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
-            )
         try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as answer:
+            async with self._session.request("POST", self._url, data=body, headers=_HEADERS) as answer:
                 status = answer.status
                 text = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -43,5 +39,4 @@ class HttpIngestClient:
             raise IngestUnavailableError(f"control answered {status}")
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()

@@ -12,6 +12,7 @@ from policy.snapshot import SnapshotPage
 from policy.spend.levels import POLICY_LEVEL
 from proxy.errors import ControlUnreachableError
 from proxy.records.supervisor.policy_replica import ReplicaVersion
+from runtime.http.control_session import ControlSession
 from runtime.tls.pinned import PeerTls
 
 PATH = "/internal/v1/snapshot"
@@ -23,10 +24,8 @@ class ControlFeed:
     """A client of one control plane."""
 
     def __init__(self, control_url: str, internal_token: str, tls: PeerTls = True) -> None:
-        self._tls = tls
         self._url = control_url + PATH
-        self._headers = {"Authorization": f"Bearer {internal_token}"}
-        self._session: aiohttp.ClientSession | None = None
+        self._session = ControlSession(internal_token, _TIMEOUT, tls)
 
     async def page(self, since: ReplicaVersion, after: str | None) -> SnapshotPage:
         """One page of the changes since `since`; `after` is the `next` of the page before."""
@@ -35,20 +34,15 @@ class ControlFeed:
         query["spend_limits"] = str(POLICY_LEVEL)
         if after is not None:
             query["after"] = after
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
-            )
         try:
-            async with self._session.get(self._url, params=query, allow_redirects=False) as answer:
+            async with self._session.request("GET", self._url, params=query) as answer:
                 body = await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise ControlUnreachableError(f"control at {self._url}: {type(error).__name__}") from None
         return _decoded(answer.status, body)
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
 
 def _decoded(status: int, body: bytes) -> SnapshotPage:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import aiohttp
 import orjson
 
+from runtime.http.control_session import ControlSession
 from runtime.log_lines import OutageLog
 from runtime.tls.pinned import PeerTls
 
@@ -28,11 +29,9 @@ class ProviderKeys:
     def __init__(
         self, control_url: str, internal_token: str, follow: Callable[[], Awaitable[bool]], tls: PeerTls = True
     ) -> None:
-        self._tls = tls
         self._url = control_url + PATH
-        self._headers = {"Authorization": f"Bearer {internal_token}"}
         self._follow = follow
-        self._session: aiohttp.ClientSession | None = None
+        self._session = ControlSession(internal_token, _TIMEOUT, tls)
         self._questions: dict[str, asyncio.Task[bool]] = {}
         self._answered_at_s: dict[str, float] = {}
         """The time at which control last said that it has the keys of a provider."""
@@ -55,8 +54,7 @@ class ProviderKeys:
         for question in list(self._questions.values()):
             question.cancel()
         await asyncio.gather(*self._questions.values(), return_exceptions=True)
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def _ask(self, provider_id: str) -> bool:
         if not await self._is_fetched(provider_id) or not await self._follow():
@@ -65,13 +63,9 @@ class ProviderKeys:
         return True
 
     async def _is_fetched(self, provider_id: str) -> bool:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
-            )
         url = self._url.format(quote(provider_id, safe=""))
         try:
-            async with self._session.post(url, allow_redirects=False) as answer:
+            async with self._session.request("POST", url) as answer:
                 body = orjson.loads(await answer.read())
                 is_fetched = answer.status == 200 and body["fetched"] is True
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError, KeyError, TypeError) as error:

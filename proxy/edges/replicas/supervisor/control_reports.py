@@ -16,10 +16,12 @@ import aiohttp
 import orjson
 
 from runtime.backoff import pause_s
+from runtime.http.control_session import ControlSession
 from runtime.log_lines import START_S, OutageLog
 from runtime.tls.pinned import PeerTls
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5, sock_connect=2)
+_HEADERS = {"Content-Type": "application/json"}
 _MALFORMED = (400, 413, 422)
 log = logging.getLogger(__name__)
 
@@ -83,11 +85,9 @@ class ControlReports:
         silent_s: float = START_S,
         tls: PeerTls = True,
     ) -> None:
-        self._tls = tls
         self._topic = topic
         self._url = control_url.rstrip("/") + topic.path
-        self._headers = {"Authorization": f"Bearer {internal_token}", "Content-Type": "application/json"}
-        self._session: aiohttp.ClientSession | None = None
+        self._session = ControlSession(internal_token, _TIMEOUT, tls)
         self._outage = OutageLog(log, silent_s)
 
     async def post(self, what: str, report: dict[str, Any]) -> dict[str, Any] | None:
@@ -110,18 +110,14 @@ class ControlReports:
         return status == 200
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def _send(self, what: str, report: dict[str, Any]) -> tuple[int, bytes]:
         """The answer's status and body. Raises `ReportNotTakenError` if there is none."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls), headers=self._headers, timeout=_TIMEOUT
-            )
         url = self._url + what
+        data = BytesIO(orjson.dumps(report))
         try:
-            async with self._session.post(url, data=BytesIO(orjson.dumps(report)), allow_redirects=False) as answer:
+            async with self._session.request("POST", url, data=data, headers=_HEADERS) as answer:
                 return answer.status, await answer.read()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise self._not_taken(f"{type(error).__name__} at {url}") from None
