@@ -24,7 +24,6 @@ REQUESTS = "/console/usage/requests"
 STATEMENT = "/console/usage/statement"
 SETTLED_MS = 120_000
 """The age of the calls: those of the last minute are not in a statement, as they are not final."""
-HOUR_MS = 3_600_000
 PRICE = {"slug": SLUG, "valid_from": "2020-01-01", "currency": "EUR", "input_per_million": "2"}
 
 
@@ -40,9 +39,10 @@ async def customer(plane: ControlPlane, entity: str, **more: Any) -> tuple[Json,
 
 
 async def date_groups_before_their_calls(plane: ControlPlane) -> None:
-    """Create all groups an hour earlier: the calls are older than the test, and may be of the hour before."""
+    """Create all groups half a second before their first calls, which are older than the test and may be of the hour
+    before; not earlier, as a group of last month has a statement of it."""
     async with plane.store.write() as tx:
-        await tx.conn.execute(update(groups).values(created_at_ms=groups.c.created_at_ms - HOUR_MS))
+        await tx.conn.execute(update(groups).values(created_at_ms=groups.c.created_at_ms - SETTLED_MS - 500))
 
 
 async def link_of(plane: ControlPlane, group: Json) -> str:
