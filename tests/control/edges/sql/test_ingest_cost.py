@@ -34,7 +34,7 @@ def python_calls() -> Iterator[Callable[[], int]]:
         yield lambda: calls
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # None ends it
+        threading.setprofile(None)
 
 
 @contextmanager
