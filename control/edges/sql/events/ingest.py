@@ -71,7 +71,7 @@ class NewEvent(NamedTuple):
 
 
 _COLUMNS = NewEvent._fields
-_AS_TOLD = (*_COLUMNS[:7], "status")
+_UNCHANGED = (*_COLUMNS[:7], "status")
 
 
 class NewRows(NamedTuple):
@@ -185,7 +185,7 @@ def _stamped(
     Made column by column. Metadata is for webhooks alone: without a receiver none is stored. A group that is no more
     has its id as its path.
     """
-    columns: dict[str, Iterable[Any]] = {name: batch[name] for name in _AS_TOLD}
+    columns: dict[str, Iterable[Any]] = {name: batch[name] for name in _UNCHANGED}
     of_groups = zip(batch["group_id"], batch["group_path"], strict=True)
     figures = zip(*batch["tokens"], strict=True)
     columns |= dict(zip(("input_tokens", "output_tokens", "cached_input_tokens"), figures, strict=True))
@@ -197,8 +197,8 @@ def _stamped(
         **_detail_columns(batch["details"]),
     }
     if receivers:
-        told = zip(batch["workspace_id"], batch["request_metadata"], strict=True)
-        columns["request_metadata"] = [_text_of(metadata) if id in receivers else None for id, metadata in told]
+        of_calls = zip(batch["workspace_id"], batch["request_metadata"], strict=True)
+        columns["request_metadata"] = [_text_of(metadata) if id in receivers else None for id, metadata in of_calls]
     for name in ("source", "balance_group"):
         if any(batch[name]):
             columns[name] = [text or None for text in batch[name]]
@@ -210,7 +210,7 @@ def _stamped(
 
 
 def _charged(batch: EventColumns) -> list[int]:
-    """Whether each call costs `per_call`: 1 or 0."""
+    """Return for each call whether it costs `per_call`: 1 or 0."""
     calls = list(zip(batch["source"], batch["status"], batch["is_count"], strict=True))
     charged = {call: int(is_charged(*call)) for call in set(calls)}  # most calls end alike
     return [charged[call] for call in calls]
