@@ -7,12 +7,11 @@ See docs/reference/limits.md#counter-layout.
 
 import hashlib
 import struct
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from itertools import count
+from itertools import chain
 from typing import NamedTuple
 
 from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
@@ -131,6 +130,7 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
 _SETTLEMENT_FORMAT = b"I8I8I8I8I8BB"
+_BUCKET = struct.Struct("<HQ")
 _SETTLEMENT_VALUES = 7
 WITHOUT_REDIS = 1
 GIVEN_BACK = 2
@@ -168,25 +168,39 @@ def batch_arguments(
     settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease_ms: int
 ) -> list[bytes]:
     """The same for packed settlements and their buckets. `marker`: the incarnation's `marker_field`."""
-    layout, pack = _settle_layout(tuple(map(len, buckets)))
-    places: dict[str, int] = defaultdict(count(1).__next__)
-    values: list[bytes | int] = [lease_ms.to_bytes(6, "little")]
-    latest: Buckets = ()
-    numbers: list[int] = []
-    for settlement, own in zip(settlements, buckets, strict=True):
-        if own is not latest:  # calls of one plan share theirs
-            latest = own
-            numbers = [number for group, mask in own for number in (places[group], mask)]
-        values += (settlement, *numbers)
-    return [layout, pack(*values), *map(str.encode, places), marker]
+    kinds = tuple(dict.fromkeys(buckets))
+    names, layouts, packed_buckets = (_kept_form if len(kinds) == 1 else _batch_form)(kinds)
+    values = chain.from_iterable(zip(settlements, map(packed_buckets.__getitem__, buckets), strict=True))
+    return [
+        b"<I6" + b"".join(map(layouts.__getitem__, buckets)),
+        lease_ms.to_bytes(6, "little") + b"".join(values),
+        *names,
+        marker,
+    ]
 
 
-@lru_cache(256)
-def _settle_layout(buckets: tuple[int, ...]) -> tuple[bytes, Callable[..., bytes]]:
-    """The layout of a batch, for Lua, and the function that packs it. `buckets`: their number in each settlement."""
-    layout = [_SETTLEMENT_FORMAT + b"HI8" * own for own in buckets]
-    packing = [b"%ds" % _SETTLEMENT.size + b"HQ" * own for own in buckets]
-    return b"<I6" + b"".join(layout), struct.Struct(b"<6s" + b"".join(packing)).pack
+class _BatchForm(NamedTuple):
+    """The groups of a batch, and by the buckets of a settlement its layout, for Lua, and the packed buckets: of each
+    the place of its group, from 1, and its mask."""
+
+    names: list[bytes]
+    layouts: dict[Buckets, bytes]
+    packed_buckets: dict[Buckets, bytes]
+
+
+def _batch_form(kinds: tuple[Buckets, ...]) -> _BatchForm:
+    """The form of a batch whose settlements have these buckets."""
+    groups = dict.fromkeys(group for own in kinds for group, _ in own)
+    places = {group: place for place, group in enumerate(groups, 1)}
+    return _BatchForm(
+        names=list(map(str.encode, groups)),
+        layouts={own: _SETTLEMENT_FORMAT + b"HI8" * len(own) for own in kinds},
+        packed_buckets={own: b"".join(_BUCKET.pack(places[group], mask) for group, mask in own) for own in kinds},
+    )
+
+
+_kept_form = lru_cache(1024)(_batch_form)
+"""The same, kept for batches in which all calls are of one plan, and share its buckets."""
 
 
 def marker_field(incarnation: str) -> bytes:

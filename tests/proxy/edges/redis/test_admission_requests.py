@@ -1,6 +1,8 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
 import math
+from asyncio import new_event_loop
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -171,8 +173,10 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)
     pending = [Take(compiled(), print) for _ in range(2)]
+    with closing(new_event_loop()) as loop:
+        answer = loop.create_future()
     for take in pending:
-        take.estimates.append(Estimate(5))
+        take.calls.append((answer, Estimate(5)))
         takes.stamp(take, nodes.node)
     takes.connection_lost(pending[0])
     takes.redis_is_back()
