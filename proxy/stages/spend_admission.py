@@ -8,7 +8,6 @@ from asyncio import CancelledError
 from collections.abc import Sequence
 from functools import partial
 from time import time_ns
-from typing import NamedTuple
 
 from policy.billing import MAX_COUNT
 from policy.limits.alerts import ReachedLimit
@@ -46,17 +45,6 @@ _DUMPED_BYTES = 512 << 10
 """A longer body is not even compared at once."""
 
 
-class _Amount(NamedTuple):
-    """An amount to ask spend limits and the balance for: all of it, and the least that is enough.
-
-    `bound`: None unless a limit is HARD or there is a balance.
-    """
-
-    picos: int
-    least_picos: int = 0
-    bound: CostBound | None = None
-
-
 class AdmitSpend:
     """Asks limits, and spend limits and the balance, for a call that both may bind."""
 
@@ -79,14 +67,25 @@ class AdmitSpend:
         """
         route = context.route
         assert route is not None  # else `route` has raised
-        if spend.is_hard and context.upload is None and context.facts.purpose is not _COUNT:
-            check_names_of_cost(context.json)
-            text = searched_text(context)
-            if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
-                await self._check_closely(context, text)
-        amount = self._amount(context, spend, estimate)
+        is_count = context.facts.purpose is _COUNT
+        bound = None
+        least_picos = 0
+        if spend.is_hard and not is_count:
+            if context.upload is None:
+                check_names_of_cost(context.json)
+                text = searched_text(context)
+                if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
+                    await self._check_closely(context, text)
+            bound = self._bound(context, spend, estimate)
+            picos = bound.whole_picos
+            least_picos = bound.least_picos
+        else:
+            expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
+            if expected is None:
+                raise UnpricedError(route.plan.slug, spend.currency)
+            picos = 0 if is_count else expected  # a count costs nothing, but is refused while nothing is left
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
-        spend_question = self._spend.ask(spend, event_key, amount.picos, amount.least_picos)
+        spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
         reserved: SpendTaken | None = None
         try:
@@ -101,9 +100,9 @@ class AdmitSpend:
             context.rate_limit_lines = answer.lines
             reply = await spend_question
             if not isinstance(reply, SpendTaken):
-                raise self._refusal(context, reply, amount.least_picos)
-            if amount.bound is not None:
-                _cap(context, amount.bound, reply.picos)
+                raise self._refusal(context, reply, least_picos)
+            if bound is not None:
+                _cap(context, bound, reply.picos)
             reserved = reply
             return answer, reserved
         except CountersUnavailableError:
@@ -120,23 +119,12 @@ class AdmitSpend:
         check = partial(check_members_are_unique, text)
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
-    def _amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> _Amount:
-        """Return what to reserve. Raises if the call has no price or no bound, or if no window could hold it."""
-        route = context.route
-        assert route is not None
-        now_ms = time_ns() // 1_000_000
-        is_count = context.facts.purpose is _COUNT
-        if spend.is_hard and not is_count:
-            return self._hard_amount(context, spend, estimate, now_ms)
-        picos = expected_picos(route.prices, spend.currency, now_ms, estimate)
-        if picos is None:
-            raise UnpricedError(route.plan.slug, spend.currency)
-        return _Amount(0 if is_count else picos)  # a count costs nothing, but is refused while nothing is left
-
-    def _hard_amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate, now_ms: int) -> _Amount:
+    def _bound(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> CostBound:
+        """Return the most that the call can cost. Raises if it has no price or no bound, or no window could hold it."""
         route = context.route
         assert route is not None
         prices = route.prices
+        now_ms = time_ns() // 1_000_000
         rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, spend.currency)
         if rates is None:
             raise UnpricedError(route.plan.slug, spend.currency)
@@ -147,7 +135,7 @@ class AdmitSpend:
         for each in spend.bounds:
             if each.limit.enforcement is _HARD and least_picos > picos_of_amount(each.limit.amount):
                 raise above_limit_refusal(least_picos, each)
-        return _Amount(bound.whole_picos, least_picos, bound)
+        return bound
 
     def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:
         """The refusal of a call that limits admit. A decision that is unavailable is counted where it is caught."""

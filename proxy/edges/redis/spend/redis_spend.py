@@ -106,7 +106,8 @@ class RedisSpend:
         """
         answer: SpendAnswer = self._loop.create_future()
         if plan.is_hard:
-            picos = max(picos, least)
+            if picos < least:
+                picos = least
             if not self.may_reserve:
                 self._log_unavailable(_UNREGISTERED)
                 answer.set_result(SpendUnavailable(_UNREGISTERED))
@@ -215,22 +216,26 @@ class RedisSpend:
         self._unavailable(take, _ANOTHER_SERVER if take.node.epoch.text else _AWAY)
 
     def _answer(self, take: SpendTake, reply: list[Any]) -> None:
-        plan = take.plan
+        plan = take.plan.plan
+        key = plan.key
+        groups = plan.groups
+        open_calls = self.open
         admitted = reply[0]
-        key = plan.plan.key
-        groups = plan.plan.groups
-        grants = iter(reply[4:])
-        for answer, event_key, picos, _ in take.calls[:admitted] if reply[1] else take.calls:
-            grant = next(grants, b"")
-            amount = unpack_amount(grant) if grant else picos
-            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=amount, is_counted=True)
+        calls = take.calls[:admitted]
+        if any(grants := reply[4:]):  # there was not room for all that was asked for
+            calls = [
+                (answer, event_key, unpack_amount(grant) if grant else picos, least)
+                for (answer, event_key, picos, least), grant in zip(calls, grants, strict=True)
+            ]
+        for answer, event_key, picos, _ in calls:
+            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=True)
             if answer.done():
                 self.give_back(outcome)
             else:
-                self.open[event_key] = outcome
+                open_calls[event_key] = outcome
                 answer.set_result(outcome)
         if reply[1]:
-            hit = plan.hit(reply)
+            hit = take.plan.hit(reply)
             for answer, _, _, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)

@@ -102,5 +102,6 @@ def given_up_arguments(event_key: str) -> Arguments:
 
 def encoded(calls: Iterable[Arguments]) -> bytes:
     """The arguments of calls, of which there is one at least, encoded for Redis."""
-    command: bytes = encode(*chain.from_iterable(calls))
+    arguments: Iterable[str | bytes] = chain.from_iterable(calls)
+    command = encode(*arguments)
     return command[command.index(b"$") :]
