@@ -173,14 +173,10 @@ class Rates(NamedTuple):
     per_call: int
     per_server_tool_call: int
 
-    def cost_of_text(self, calls: int, input: int, output: int, cached: int = 0) -> int:
-        """The cost in units of calls of which nothing but text has a price. `cached`: a part of the input."""
-        return self.per_call * calls + self.input * (input - cached) + self.cached_input * cached + self.output * output
-
     def cost(self, figures: CostFigures) -> int:
         """The cost in units. What is in no other part is text."""
         calls, input, output, cached, *parts = figures
-        cost = self.cost_of_text(calls, input, output, cached)
+        cost = self.per_call * calls + self.input * (input - cached) + self.cached_input * cached + self.output * output
         if any(parts):  # until here they cost what text does
             writes, long_writes, audio, image, audio_output, image_output, tool_calls = parts
             cost += (

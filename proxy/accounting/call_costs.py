@@ -19,7 +19,7 @@ def expected_picos(prices: SlugPrices | None, currency: str, at_ms: int, estimat
     tariff = None if prices is None else prices.tariff(at_ms, "", input_tokens)
     if tariff is None or tariff.currency != currency:
         return None
-    return picos_of(tariff.rates.cost_of_text(1, input_tokens, output_tokens))
+    return tariff.picos_of_text(1, input_tokens, output_tokens, 0)
 
 
 def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bill, *, is_charged: bool) -> int:
@@ -31,4 +31,4 @@ def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bil
         return 0
     if cached > input_tokens or any(details[:-1]):  # the figures
         return picos_of(tariff.rates.cost(cost_figures(tokens, details, is_charged=is_charged)))
-    return picos_of(tariff.rates.cost_of_text(is_charged, input_tokens, output_tokens, cached))
+    return tariff.picos_of_text(is_charged, input_tokens, output_tokens, cached)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from policy.prices import Price, Rates
 from policy.snapshot import PriceRow
+from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
 from proxy.accounting.cost_bounds.dearest_rates import UNBOUNDED, DearestRates, dearest_rates
 
 _FAR_MS = 1 << 62
@@ -19,6 +20,13 @@ class Tariff:
 
     currency: str
     rates: Rates
+
+    def picos_of_text(self, calls: int, input: int, output: int, cached: int) -> int:
+        """The cost of calls of which nothing but text has a price, as a reservation: `picos_of` of `rates.cost`."""
+        rates = self.rates
+        units = rates.per_call * calls + rates.input * (input - cached) + rates.cached_input * cached
+        picos = -(-(units + rates.output * output) // UNITS_PER_PICO)
+        return picos if picos < MAX_PICOS else MAX_PICOS
 
 
 class SlugPrices:

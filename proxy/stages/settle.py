@@ -91,7 +91,7 @@ class Settle:
             else:
                 counters.give_back(admitted.take)
             if admitted.spend is not None:
-                self._end_spend(context, admitted.spend, bill, ended_at_ms)
+                self._end_spend(context, admitted, admitted.spend, bill, ended_at_ms)
         overrun = total - admitted.estimate.expected - admitted.estimate.margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
@@ -100,15 +100,15 @@ class Settle:
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return pending_record
 
-    def _end_spend(self, context: RequestContext, reserved: SpendTaken, bill: Bill, at_ms: int) -> None:
+    def _end_spend(
+        self, context: RequestContext, admitted: Admitted, reserved: SpendTaken, bill: Bill, at_ms: int
+    ) -> None:
         """Replace what spend limits and the balance reserve by the event's cost, until control has counted it."""
         if not context.dispatched or context.journaled is None:  # no event, or one that costs nothing
             self._spend.give_back(reserved)
             return
-        route = context.route
-        assert route is not None  # it was admitted, and reserved by the plan
-        plan = route.spend
-        assert plan is not None
+        route = admitted.route
+        plan = reserved.plan
         is_charged = context.status < FIRST_ERROR_STATUS and context.facts.purpose is not _COUNT
         picos = billed_picos(route.prices, plan.currency, at_ms, bill, is_charged=is_charged)
         self._spend.end(reserved, picos)

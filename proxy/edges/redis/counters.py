@@ -181,7 +181,7 @@ class RedisCounters:
             answer.set_result(Taken())
             return answer
         compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))
-        if compiled is None or compiled.plan is not plan:
+        if compiled is None:  # what is kept keeps its plan, so no other one has its id
             compiled = self._compile(plan)
         if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
             answer.set_result(refusal)

@@ -61,6 +61,13 @@ class SpendTake(RedisCommand):
         if self.plan.plan.is_hard:
             self.calls.sort(key=_least_of)
 
+    def split(self) -> "SpendTake":
+        """Part the first `CALLS_MOST` calls from a take that has more."""
+        first = SpendTake(self.plan, self.on_reply)
+        first.calls = self.calls[:CALLS_MOST]
+        del self.calls[:CALLS_MOST]
+        return first
+
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan

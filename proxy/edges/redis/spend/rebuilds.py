@@ -112,11 +112,11 @@ class Rebuilds:
         tree.puts += 1
         self.present_epochs[tree.key] = tree.epoch
         self.puts += 1
-        calls = [take for take in self._open.values() if take.key == tree.key]
+        calls = [take for take in self._open.values() if take.plan.key == tree.key]
         tree.is_confirmed = self._ends.put(tree.key, [self._arguments(take) for take in calls])
 
     def _arguments(self, take: SpendTaken) -> Arguments:
-        reserved = Reserved(take.picos, self._incarnation, take.groups)
+        reserved = Reserved(take.picos, self._incarnation, take.plan.groups)
         return reservation_arguments(take.event_key, reserved)
 
 
