@@ -65,7 +65,7 @@ _PART_TOKENS = {
 }
 """Tokens by the type of a part, or by a member that servers take for its type."""
 _MARKS = frozenset(_PART_TOKENS)
-_MESSAGE = frozenset(("role", "content"))
+PLAIN_MESSAGE = frozenset(("role", "content"))
 """The members of nearly every message."""
 _INNER = _MARKS | {"content", "output", "source"}
 """Members of a part that has to be looked at."""
@@ -93,7 +93,7 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
         content = body[name]
         if type(content) is list:
             for part in content:
-                if type(part) is not dict or part.keys() != _MESSAGE or type(part["content"]) is not str:
+                if type(part) is not dict or part.keys() != PLAIN_MESSAGE or type(part["content"]) is not str:
                     return tokens + _parts(body, outline, part_tokens)
     return tokens
 
@@ -108,7 +108,7 @@ def _parts(body: Json, outline: Outline | None, part_tokens: int) -> int:
         if type(content) is not list:
             continue  # text
         for part in content:
-            if type(part) is not dict or (part.keys() == _MESSAGE and type(part["content"]) is str):
+            if type(part) is not dict or (part.keys() == PLAIN_MESSAGE and type(part["content"]) is str):
                 continue  # text, as nearly every message
             kind = part.get("type")
             if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):

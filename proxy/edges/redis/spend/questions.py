@@ -4,7 +4,7 @@ See docs/reference/money.md#how-spend-is-counted.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter, methodcaller
 from typing import Any
 
@@ -14,10 +14,9 @@ from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, enco
 from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import Script
 from proxy.edges.redis.spend.scripts import (
-    Arguments,
     calls_arguments,
     encoded,
-    hard_call_arguments,
+    hard_calls_arguments,
     take_template,
 )
 from runtime.redis.slots import slot_of
@@ -71,11 +70,12 @@ class SpendTake(RedisCommand):
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan
-        calls: Iterable[Arguments]
+        event_keys = map(_event_key_of, self.calls)
+        amounts = map(_picos_of, self.calls)
         if plan.plan.is_hard:
-            calls = [hard_call_arguments(event_key, picos, least) for _, event_key, picos, least in self.calls]
+            calls = hard_calls_arguments(event_keys, amounts, map(_least_of, self.calls))
         else:
-            calls = calls_arguments(map(_event_key_of, self.calls), map(_picos_of, self.calls))
+            calls = calls_arguments(event_keys, amounts)
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
             plan.argument_count + 2 * len(self.calls),

@@ -5,10 +5,10 @@ The only Python module that knows the order and the widths of the arguments. Rea
 See docs/reference/money.md#how-spend-is-counted.
 """
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat, starmap
+from operator import add
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
@@ -67,7 +67,6 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
 Arguments = tuple[str, bytes]
 """Two arguments of either script: the field of a call's reservation, and what becomes of it."""
 _field_of = RESERVATION_PREFIX.__add__
-_pack_pair = struct.Struct("<QQQQ").pack
 
 
 def call_arguments(event_key: str, picos: int) -> Arguments:
@@ -77,12 +76,23 @@ def call_arguments(event_key: str, picos: int) -> Arguments:
 
 def calls_arguments(event_keys: Iterable[str], picos: Iterable[int]) -> Iterator[Arguments]:
     """The same of many calls. No Python runs per call."""
-    return zip(map(_field_of, event_keys), starmap(pack_limbs, map(divmod, picos, repeat(LIMB))), strict=True)
+    return zip(map(_field_of, event_keys), _packed(picos), strict=True)
+
+
+def hard_calls_arguments(
+    event_keys: Iterable[str], wholes: Iterable[int], leasts: Iterable[int]
+) -> Iterator[Arguments]:
+    """The arguments of take.lua for many calls of a plan that is hard: the least and the whole amount of each."""
+    return zip(map(_field_of, event_keys), map(add, _packed(leasts), _packed(wholes)), strict=True)
 
 
 def hard_call_arguments(event_key: str, whole: int, least: int) -> Arguments:
-    """The arguments of take.lua for a plan that is hard: the least and the whole amount."""
-    return RESERVATION_PREFIX + event_key, _pack_pair(least // LIMB, least % LIMB, whole // LIMB, whole % LIMB)
+    """The same of one call."""
+    return next(hard_calls_arguments([event_key], [whole], [least]))
+
+
+def _packed(picos: Iterable[int]) -> Iterator[bytes]:
+    return starmap(pack_limbs, map(divmod, picos, repeat(LIMB)))
 
 
 def reservation_arguments(event_key: str, reserved: Reserved) -> Arguments:
