@@ -35,8 +35,9 @@ def capped_members(body: Mapping[str, Any], path: str, provider: str, cap: int) 
         if type(own) is int and not 0 < own <= cap:
             changed[name] = text
     missing = names[0]
-    if provider == VENDOR_B and _VENDORS in names and body.get(missing) is None:
-        missing = _VENDORS
     if body.get(missing) is None:  # many servers of others pass over the name that the vendor has
-        changed[missing] = text
+        if provider == VENDOR_B and _VENDORS in names:
+            missing = _VENDORS
+        if body.get(missing) is None:
+            changed[missing] = text
     return changed
