@@ -7,11 +7,12 @@ See docs/reference/limits.md#counter-layout.
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple
 
 from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
@@ -130,7 +131,6 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
 
 _SETTLEMENT = struct.Struct("<QQQQQBB")
 _SETTLEMENT_FORMAT = b"I8I8I8I8I8BB"
-_BUCKET = struct.Struct("<HQ")
 _SETTLEMENT_VALUES = 7
 WITHOUT_REDIS = 1
 GIVEN_BACK = 2
@@ -168,39 +168,46 @@ def batch_arguments(
     settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease_ms: int
 ) -> list[bytes]:
     """The same for packed settlements and their buckets. `marker`: the incarnation's `marker_field`."""
-    kinds = tuple(dict.fromkeys(buckets))
-    names, layouts, packed_buckets = (_kept_form if len(kinds) == 1 else _batch_form)(kinds)
-    values = chain.from_iterable(zip(settlements, map(packed_buckets.__getitem__, buckets), strict=True))
-    return [
-        b"<I6" + b"".join(map(layouts.__getitem__, buckets)),
-        lease_ms.to_bytes(6, "little") + b"".join(values),
-        *names,
-        marker,
-    ]
+    lease = lease_ms.to_bytes(6, "little")
+    shared = buckets[0]
+    if buckets.count(shared) == len(buckets):  # calls of one plan share theirs, so they are packed once
+        groups, masks = zip(*shared, strict=True) if shared else ((), ())
+        layout, pack = _buckets_form(len(shared))
+        numbers = pack(*chain.from_iterable(enumerate(masks, 1)))
+        values = lease + numbers.join(settlements) + numbers
+        return [b"<I6" + layout * len(buckets), values, *map(str.encode, groups), marker]
+    return _mixed_arguments(settlements, buckets, marker, lease)
 
 
-class _BatchForm(NamedTuple):
-    """The groups of a batch, and by the buckets of a settlement its layout, for Lua, and the packed buckets: of each
-    the place of its group, from 1, and its mask."""
-
-    names: list[bytes]
-    layouts: dict[Buckets, bytes]
-    packed_buckets: dict[Buckets, bytes]
-
-
-def _batch_form(kinds: tuple[Buckets, ...]) -> _BatchForm:
-    """The form of a batch whose settlements have these buckets."""
-    groups = dict.fromkeys(group for own in kinds for group, _ in own)
-    places = {group: place for place, group in enumerate(groups, 1)}
-    return _BatchForm(
-        names=list(map(str.encode, groups)),
-        layouts={own: _SETTLEMENT_FORMAT + b"HI8" * len(own) for own in kinds},
-        packed_buckets={own: b"".join(_BUCKET.pack(places[group], mask) for group, mask in own) for own in kinds},
-    )
+def _mixed_arguments(
+    settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease: bytes
+) -> list[bytes]:
+    """The same for calls of several plans, in one pass."""
+    layout, pack = _settle_layout(tuple(map(len, buckets)))
+    places: dict[str, int] = defaultdict(count(1).__next__)
+    values: list[bytes | int] = [lease]
+    latest: Buckets = ()
+    numbers: list[int] = []
+    for settlement, own in zip(settlements, buckets, strict=True):
+        if own is not latest:
+            latest = own
+            numbers = [number for group, mask in own for number in (places[group], mask)]
+        values += (settlement, *numbers)
+    return [layout, pack(*values), *map(str.encode, places), marker]
 
 
-_kept_form = lru_cache(1024)(_batch_form)
-"""The same, kept for batches in which all calls are of one plan, and share its buckets."""
+@lru_cache(64)
+def _buckets_form(number: int) -> tuple[bytes, Callable[..., bytes]]:
+    """The layout of a settlement with so many buckets, for Lua, and the function that packs these."""
+    return _SETTLEMENT_FORMAT + b"HI8" * number, struct.Struct("<" + "HQ" * number).pack
+
+
+@lru_cache(256)
+def _settle_layout(buckets: tuple[int, ...]) -> tuple[bytes, Callable[..., bytes]]:
+    """The layout of a batch, for Lua, and the function that packs it. `buckets`: their number in each settlement."""
+    layout = [_SETTLEMENT_FORMAT + b"HI8" * own for own in buckets]
+    packing = [b"%ds" % _SETTLEMENT.size + b"HQ" * own for own in buckets]
+    return b"<I6" + b"".join(layout), struct.Struct(b"<6s" + b"".join(packing)).pack
 
 
 def marker_field(incarnation: str) -> bytes:
