@@ -129,6 +129,15 @@ def test_packed_batch_holds_each_settlement_with_its_buckets(batch: list[Settlem
     assert [number_of(packed(settlement)) for settlement in batch] == [settlement.number for settlement in batch]
 
 
+@given(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), st.lists(NUMBERS, max_size=6))
+def test_packed_batch_of_one_plan_has_its_buckets_once(one: Settlement, numbers: list[int]) -> None:
+    batch = [one, *(one._replace(number=number) for number in numbers)]
+    arguments = settle_arguments(batch, "worker", 1000)
+    command = RedisCommand(encode(b"EVAL", SCRIPT.text, b"1", one.reservation.key, *arguments), print)
+    assert sent_batch(command) == SentBatch(b"EVAL", SCRIPT.text, b"@worker", 1000, batch)
+    assert len(arguments) == 3 + len(one.reservation.buckets)
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
 def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
     """Lua unpacks at most 4000 values."""
