@@ -94,11 +94,11 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
         if type(content) is list:
             for part in content:
                 if type(part) is not dict or part.keys() != PLAIN_MESSAGE or type(part["content"]) is not str:
-                    return tokens + _parts(body, outline, part_tokens)
+                    return tokens + _media_tokens(body, outline, part_tokens)
     return tokens
 
 
-def _parts(body: Json, outline: Outline | None, part_tokens: int) -> int:
+def _media_tokens(body: Json, outline: Outline | None, part_tokens: int) -> int:
     """The tokens of all parts that are not text, less what they hold as text."""
     tokens = 0
     contents = [*map(body.get, _CONTENT.intersection(body))]
