@@ -52,6 +52,8 @@ _PURPOSES = {
     MODELS_PATH: _LIST,
 }
 _FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
+MESSAGES_PATH = "/v1/messages"
+"""Below this path, SDKs read `request-id` from each response."""
 _FACTS = "facts"
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = (PREFIX, ASYNC_REQUEST_PREFIX)
@@ -100,7 +102,10 @@ class Receive:
         request_id = valid_request_id(header) if header is not None else None
         look = incoming.header(LOOK_HEADER)
         is_look = look is not None and is_look_mark(look, self._look_mark)
-        return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats, is_look)
+        answers_request_id = path.startswith(MESSAGES_PATH)
+        return HeadFacts(
+            request_id, path, purpose, cors_lines, host_model, incoming.repeats, is_look, answers_request_id
+        )
 
     def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""
@@ -186,9 +191,7 @@ class Receive:
         return body
 
 
-def _understand(
-    context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes, parsed: RequestJson
-) -> None:
+def _understand(context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes, parsed: RequestJson) -> None:
     """Check the members that the gateway acts on, and set what the stages read of the body."""
     json, outline = parsed
     slug = json.get("model")
