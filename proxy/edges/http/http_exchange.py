@@ -253,7 +253,7 @@ class HttpExchange:
         return data
 
     async def _wait_for_body(self, more: int) -> None:
-        """Wait for so many `more` bytes of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
+        """Wait for `more` bytes of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
         if not self._continued:
             self._continued = True
             if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
