@@ -76,10 +76,11 @@ def check_members(body: dict[str, Any]) -> int | None:
         if type(value) is not _KINDS[name]:
             raise MalformedRequestError(_first_type_error(body))
         if name in _OUTPUT_CAPS:
-            if value < 1:
+            number: int = body[name]
+            if number < 1:
                 is_capped = False
-            elif value > cap:
-                cap = value
+            elif number > cap:
+                cap = number
     if not is_known:
         _check_names(body, _KNOWN, _GUARDED, "")
     if "stream_options" in body:
