@@ -77,7 +77,6 @@ class Receive:
         self._slices = slices
         self._ulids = ulids
         self._max_body_bytes = parts.max_body_bytes
-        self._max_ready_bytes = min(SMALL_BYTES, parts.max_body_bytes)
 
     def head(self, incoming: Incoming, outgoing: Outgoing) -> RequestContext:
         """Read the head of a request, which may be a malformed one. Its caller is not known yet."""
@@ -123,7 +122,7 @@ class Receive:
             return self._form(context, facts.metadata)
         incoming = context.incoming
         size = incoming.declared_bytes
-        if size is None or size > self._max_ready_bytes or (body := incoming.whole()) is None:
+        if size is None or size > self._max_body_bytes or (body := incoming.whole()) is None:
             return self._body_to_come(context, facts.metadata)
         load.hold(size)
         context.request_bytes = size
