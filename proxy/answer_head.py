@@ -5,9 +5,6 @@ from time import perf_counter
 from proxy.answers import Answered
 from proxy.exchange import RequestContext
 
-MESSAGES_PATH = "/v1/messages"
-"""Below this path, SDKs read `request-id` from each response."""
-
 
 def begin(context: RequestContext, answered: Answered, whole: bytes | None = None) -> bool:
     """Set the head of an answer. It leaves with the first bytes, or at once with the `whole` body: `Outgoing.start`."""
@@ -15,6 +12,6 @@ def begin(context: RequestContext, answered: Answered, whole: bytes | None = Non
     request_id = context.request_id
     facts = context.facts
     lines = f"x-request-id: {request_id}\r\n{context.rate_limit_lines}{facts.cors_lines}{context.notice}"
-    if facts.path.startswith(MESSAGES_PATH) and not any(name == "request-id" for name, _ in answered.headers):
+    if facts.answers_request_id and not any(name == "request-id" for name, _ in answered.headers):
         lines += f"request-id: {request_id}\r\n"
     return context.outgoing.start(answered.status, answered.headers, lines, answered.reason, whole)

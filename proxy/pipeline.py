@@ -150,7 +150,8 @@ class Pipeline:
                 return await self._direct_steps(context, identified)
             if purpose is _LIST and context.incoming.method in ("GET", "HEAD"):
                 return self._route.list_slugs(context, identified)  # 404
-        await self._receive.body(context)  # 400 404 405 408 413 415 529
+        if (reading := self._receive.body(context, load)) is not None:  # 400 404 405 408 413 415 529
+            await reading
         self._route(context, identified)  # 403 404
         context.admitted = admitted = await self._admit(context, identified)  # 402 429 503
         if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:

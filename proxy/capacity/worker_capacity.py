@@ -163,10 +163,11 @@ class CallLoad:
     def hold(self, size_bytes: int) -> None:
         books = self._books
         group = self._group
-        if books.held_bytes + size_bytes > books.ample_held_bytes:
+        held_bytes = books.held_bytes + size_bytes
+        if held_bytes > books.ample_held_bytes:
             self.expect(size_bytes)
+        books.held_bytes = held_bytes
         self.held_bytes += size_bytes
-        books.held_bytes += size_bytes
         group.held_bytes += size_bytes
         group.workspace.held_bytes += size_bytes
 

@@ -64,7 +64,8 @@ def check_members(body: dict[str, Any]) -> int | None:
 
     Raises `MalformedRequestError` for the first member that another server could read differently.
     """
-    if len(body) > MAX_MEMBERS:
+    is_known = _KNOWN.issuperset(body)
+    if not is_known and len(body) > MAX_MEMBERS:
         raise MalformedRequestError(f"the body holds more than {MAX_MEMBERS} members")
     cap = 0
     is_capped = True
@@ -80,18 +81,21 @@ def check_members(body: dict[str, Any]) -> int | None:
                 is_capped = False
             elif number > cap:
                 cap = number
-    if not _KNOWN.issuperset(body):
+    if not is_known:
         _check_names(body, _KNOWN, _GUARDED, "")
-    options = body.get("stream_options")
-    if options:
-        if len(options) > MAX_MEMBERS:
-            raise MalformedRequestError(f"stream_options holds more than {MAX_MEMBERS} members")
-        usage = options.get(_USAGE)
-        if usage is not None and type(usage) is not bool:
-            raise MalformedRequestError(f"stream_options.{_USAGE} must be {_TYPE_NAMES[bool]}")
-        if not _KNOWN_OPTIONS.issuperset(options):
-            _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
+    if "stream_options" in body:
+        _check_options(body["stream_options"] or {})
     return cap if cap and is_capped else None
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if len(options) > MAX_MEMBERS:
+        raise MalformedRequestError(f"stream_options holds more than {MAX_MEMBERS} members")
+    usage = options.get(_USAGE)
+    if usage is not None and type(usage) is not bool:
+        raise MalformedRequestError(f"stream_options.{_USAGE} must be {_TYPE_NAMES[bool]}")
+    if not _KNOWN_OPTIONS.issuperset(options):
+        _check_names(options, _KNOWN_OPTIONS, _GUARDED_OPTIONS, "stream_options.")
 
 
 def check_names_of_cost(body: dict[str, Any]) -> None:

@@ -70,9 +70,8 @@ def needs_a_close_look(request: Received) -> bool:
     if not members.isdisjoint(json):
         return True
     text = request.body if outline is None else outline.text
-    for clue in clues:
-        if text.find(clue) >= 0:  # `in` raises and drops an exception before it looks for bytes
-            return True
+    if max(map(text.find, clues)) >= 0:  # `in` raises and drops an exception before it looks for bytes
+        return True
     if _BACKSLASH in text and text.find(_ESCAPE) >= 0 and _ESCAPED_LETTER.search(text):
         return True
     return path == RESPONSES_PATH and _references(json)

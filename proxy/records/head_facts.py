@@ -45,6 +45,8 @@ class HeadFacts:
     """`Incoming.repeats`."""
     is_look: bool = False
     """A page of the console shows what this call answers. No figure of calls counts it."""
+    answers_request_id: bool = False
+    """SDKs of this path read `request-id` from each response, beside `x-request-id`."""
     digests: tuple[str, ...] | None = None
     """Digests of the credentials. None: not computed yet."""
     forwarded: tuple[object, ...] | None = None
@@ -62,6 +64,7 @@ class HeadFacts:
             self.host_model,
             repeats,
             self.is_look,
+            self.answers_request_id,
             forwarded=self.forwarded,
             body=self.body,
         )

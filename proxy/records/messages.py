@@ -66,6 +66,10 @@ class Incoming(Protocol):
         """All values of a field, in order."""
         ...
 
+    def whole(self) -> bytes | None:
+        """All of a body of declared length, if it is here and nothing of it was read: it counts as read then."""
+        ...
+
     async def read(self, at_least: int = 1) -> bytes:
         """The next bytes of the body; b"" at its end. Waits for `at_least` so many, up to 64 kB, or the body's end.
 

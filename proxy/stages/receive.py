@@ -3,7 +3,7 @@
 No body is read for an unauthenticated caller. The body is parsed just far enough to know slug and streaming.
 """
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Mapping
 from io import BytesIO
 from typing import Any
 
@@ -26,7 +26,7 @@ from proxy.http_rules.model_paths import ASYNC_REQUEST_PREFIX, PREFIX, model_of_
 from proxy.json_text import json_edit
 from proxy.json_text.json_bounds import SMALL_BYTES
 from proxy.json_text.large_json import Outline
-from proxy.json_text.request_json import request_json_at_once, request_json_in_slices
+from proxy.json_text.request_json import RequestJson, request_json_at_once, request_json_in_slices
 from proxy.parts import Parts
 from proxy.records.head_facts import BodyFacts, HeadFacts, Purpose
 from proxy.records.messages import ALIKE, MODELS_PATH, Incoming, Outgoing
@@ -52,6 +52,8 @@ _PURPOSES = {
     MODELS_PATH: _LIST,
 }
 _FORM_PATHS = frozenset(path for path, passed in passed_paths.PATHS.items() if passed.takes_forms)
+MESSAGES_PATH = "/v1/messages"
+"""Below this path, SDKs read `request-id` from each response."""
 _FACTS = "facts"
 MODEL_PREFIX = f"{MODELS_PATH}/"
 _INVOKE_PREFIXES = (PREFIX, ASYNC_REQUEST_PREFIX)
@@ -99,26 +101,48 @@ class Receive:
         request_id = valid_request_id(header) if header is not None else None
         look = incoming.header(LOOK_HEADER)
         is_look = look is not None and is_look_mark(look, self._look_mark)
-        return HeadFacts(request_id, path, purpose, cors_lines, host_model, incoming.repeats, is_look)
+        answers_request_id = path.startswith(MESSAGES_PATH)
+        return HeadFacts(
+            request_id, path, purpose, cors_lines, host_model, incoming.repeats, is_look, answers_request_id
+        )
 
     def preflight(self, context: RequestContext) -> Answered | None:
         """The answer to a browser's preflight request; None for any other request."""
         return self._cors.preflight(context.incoming, context.facts.purpose is Purpose.INVOKE)
 
-    async def body(self, context: RequestContext) -> None:
-        """Read the request's body: of a form as much as tells its model, otherwise all of it."""
+    def body(self, context: RequestContext, load: Load) -> Awaitable[None] | None:
+        """Read the request's body: of a form as much as tells its model, otherwise all of it.
+
+        Returns what to await if there is something to wait for.
+        """
         facts = context.facts.body
         if facts is None:
             facts = context.facts.body = _body_facts(context)
         if facts.is_form:
-            await self._form(context, facts.metadata)
-            return
+            return self._form(context, facts.metadata)
+        incoming = context.incoming
+        size = incoming.declared_bytes
+        if size is None or size > self._max_body_bytes or (body := incoming.whole()) is None:
+            return self._body_to_come(context, facts.metadata)
+        load.hold(size)
+        context.request_bytes = size
+        parsed = request_json_at_once(body)
+        if parsed is None:
+            return self._in_slices(context, facts.metadata, body)
+        _understand(context, facts.metadata, body, parsed)
+        return None
+
+    async def _body_to_come(self, context: RequestContext, metadata: Mapping[str, Any] | None) -> None:
         body = await self._whole(context, self._max_body_bytes)
         parsed = request_json_at_once(body)
         if parsed is None:
-            assert context.identified is not None  # no body is read for others
-            parsed = await request_json_in_slices(body, context.identified.key.workspace_id, self._slices)
-        _understand(context, facts.metadata, body, *parsed)
+            await self._in_slices(context, metadata, body)
+        else:
+            _understand(context, metadata, body, parsed)
+
+    async def _in_slices(self, context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes) -> None:
+        parsed = await request_json_in_slices(body, context.workspace_id, self._slices)
+        _understand(context, metadata, body, parsed)
 
     def whole(self, context: RequestContext) -> Coroutine[Any, Any, bytes]:
         """Read all of a direct call's body, which may be anything.
@@ -166,14 +190,9 @@ class Receive:
         return body
 
 
-def _understand(
-    context: RequestContext,
-    metadata: Mapping[str, Any] | None,
-    body: bytes,
-    json: dict[str, Any],
-    outline: Outline | None,
-) -> None:
+def _understand(context: RequestContext, metadata: Mapping[str, Any] | None, body: bytes, parsed: RequestJson) -> None:
     """Check the members that the gateway acts on, and set what the stages read of the body."""
+    json, outline = parsed
     slug = json.get("model")
     if not isinstance(slug, str) or not slug:
         raise MalformedRequestError("the body must have a member 'model' that is a string")

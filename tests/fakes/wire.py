@@ -52,6 +52,14 @@ class FakeIncoming:
     def header_values(self, name: str) -> Sequence[str]:
         return [value for field_name, value in self.fields if field_name == name]
 
+    def whole(self) -> bytes | None:
+        part = self.parts[0] if len(self.parts) == 1 else None
+        if not isinstance(part, bytes) or len(part) != self.declared_bytes:
+            return None
+        self.reads += 1
+        self.parts.clear()
+        return part
+
     async def read(self, at_least: int = 1) -> bytes:
         self.reads += 1
         await asyncio.sleep(0)  # the real one may suspend anywhere

@@ -129,7 +129,6 @@ class HttpExchange:
         "head",
         "keep_alive",
         "method",
-        "read_bytes",
         "received_at",
         "received_bytes",
         "room_wait_s",
@@ -138,7 +137,8 @@ class HttpExchange:
 
     def __init__(self, connection: ExchangeConnection, head: ParsedHead, whole: bytes | None = None) -> None:
         """Begin an exchange. `whole`: the body, if it came with a head that was seen before. Else it may follow."""
-        # `start` sets `_bodiless`, `_chunked` and `_pending`, unless it sends all of the answer.
+        # `start` sets `_bodiless`, `_chunked` and `_pending`, unless it sends all of the answer. What only the wait for
+        # a body reads is unset if the body is here.
         self._connection = connection
         self.head = head
         self.method = head.method
@@ -148,20 +148,19 @@ class HttpExchange:
         self.body_wait_s = self.room_wait_s = 0.0
         self.sent_bytes = 0
         self.keep_alive = self.has_started = self._aborted = self.finishes_later = False
-        self._broken = self._continued = False
-        self.read_bytes = 0
-        self._wanted_bytes = 0  # wake the waiter when so many were received
-        self._waiter: asyncio.Future[None] | None = None
         if whole is None:
             self._parts: list[bytes] = []
             self.declared_bytes = head.declared_bytes
-            self.received_bytes = 0
             self.complete = False
+            self.received_bytes = 0
+            self._broken = self._continued = False
+            self._wanted_bytes = 0  # wake the waiter when so many were received
+            self._waiter: asyncio.Future[None] | None = None
         else:
             self._parts = [whole]
-            self.declared_bytes = self.received_bytes = len(whole)
+            self.declared_bytes = size = len(whole)
             self.complete = True  # the whole body was received
-            connection.unread_bytes += self.received_bytes
+            connection.unread_bytes += size
 
     # --- for the connection -------------------------------------------------------------------------------------------
 
@@ -174,7 +173,7 @@ class HttpExchange:
             self._wake()
 
     def body_ended(self) -> None:
-        self.complete = True
+        self.complete = not self._broken
         self._wake()
 
     def body_broke(self) -> None:
@@ -221,12 +220,24 @@ class HttpExchange:
     def header_values(self, name: str) -> Sequence[str]:
         return self.head.values(name)
 
+    def whole(self) -> bytes | None:
+        parts = self._parts
+        if not self.complete or len(parts) != 1:
+            return None
+        connection = self._connection
+        body = parts.pop()
+        connection.unread_bytes -= len(body)
+        if connection.reading_paused:
+            connection.read_on()
+        return body
+
     async def read(self, at_least: int = 1) -> bytes:
-        if self.fault is not None:
-            raise self.fault
         if not self.complete:
-            if self.received_bytes - self.read_bytes < at_least and not self._broken:
-                await self._wait_for_body(at_least)
+            if self.fault is not None:
+                raise self.fault
+            here = sum(map(len, self._parts))
+            if here < at_least and not self._broken:
+                await self._wait_for_body(at_least - here)
             if self._broken:
                 raise MalformedBodyError("the body breaks a rule of its transfer-encoding")
         parts = self._parts
@@ -236,20 +247,19 @@ class HttpExchange:
         parts.clear()
         size = len(data)
         connection = self._connection
-        self.read_bytes += size
         connection.unread_bytes -= size
         if connection.reading_paused:
             connection.read_on()
         return data
 
-    async def _wait_for_body(self, at_least: int) -> None:
-        """Wait for more of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
+    async def _wait_for_body(self, more: int) -> None:
+        """Wait for `more` bytes of the body. Raises `SlowBodyError` if it pauses or trickles in for too long."""
         if not self._continued:
             self._continued = True
             if self.head.modern and (self.header("expect") or "").lower() == "100-continue":
                 self._write([_CONTINUE])
         self._came_at = began_at = perf_counter()
-        self._wanted_bytes = self.read_bytes + at_least
+        self._wanted_bytes = self.received_bytes + more
         try:
             while not (self.complete or self._broken) and self.received_bytes < self._wanted_bytes:
                 await self._wait(self._allowed_s(began_at))
@@ -283,27 +293,27 @@ class HttpExchange:
     ) -> bool:
         connection = self._connection
         server = connection.server
-        transport = connection.transport
         text = server.openings.with_reason(status, reason) if reason else server.openings[status]
         for name, value in headers:
             text += f"{name}: {value}\r\n"
-        self.keep_alive = self.complete and not (self.head.closes or server.draining)
-        if not self.keep_alive:
+        if self.complete and not self.head.closes and not server.draining:
+            self.keep_alive = True
+        else:
             lines += "connection: close\r\n"
         bodiless = status in _BODILESS or self.method == "HEAD"
-        size = 0 if whole is None else len(whole)
-        if whole is None or size > _JOINED_BYTES or bodiless or transport is None or transport.is_closing():
-            self._bodiless = bodiless
-            self._chunked = self.head.modern and not bodiless
-            self._flows = False  # the head of a chunked answer was sent
-            self._pending: str | None = text + lines
-            return whole is None or self.finish(whole)
-        # Nearly every answer that is not a stream.
-        text = f"{text}{lines}content-length: {size}\r\n\r\n"
-        self.has_started = True
-        self.sent_bytes = size
-        transport.write(text.encode("utf-8", "surrogateescape") + whole)
-        return not connection.writing_paused
+        if whole is not None and not bodiless and (size := len(whole)) <= _JOINED_BYTES:
+            transport = connection.transport
+            if transport is not None and not transport.is_closing():  # nearly every answer that is not a stream
+                self.has_started = True
+                self.sent_bytes = size
+                text = f"{text}{lines}content-length: {size}\r\n\r\n"
+                transport.write(text.encode("utf-8", "surrogateescape") + whole)
+                return not connection.writing_paused
+        self._bodiless = bodiless
+        self._chunked = self.head.modern and not bodiless
+        self._flows = False  # the head of a chunked answer was sent
+        self._pending: str | None = text + lines
+        return whole is None or self.finish(whole)
 
     def write(self, data: bytes) -> bool:
         connection = self._connection

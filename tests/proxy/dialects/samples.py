@@ -50,7 +50,6 @@ class FakeIncoming:
     declared_bytes: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     repeats: bool = False
-    whole: bytes | None = None
     body_wait_s: float = 0.0
     fault: Exception | None = None
 
@@ -59,6 +58,9 @@ class FakeIncoming:
 
     def header_values(self, name: str) -> Sequence[str]:
         return [value for key, value in self.headers if key == name]
+
+    def whole(self) -> bytes | None:
+        raise AssertionError("a dialect reads no socket")
 
     async def read(self, at_least: int = 1) -> bytes:
         raise AssertionError("a dialect reads no socket")
