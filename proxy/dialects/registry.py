@@ -183,7 +183,7 @@ class Dialects:
     ) -> RequestBody:
         """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it.
 
-        `renaming`: kept from a call like it, which passed. Without it each call takes 90 bytecodes more.
+        `renaming`: kept from a call like it, which passed. Without it each takes 4 Python calls and 112 bytecodes more.
         """
         body = request.body
         if renaming is not None and len(body) <= SHORT_BODY_BYTES:
