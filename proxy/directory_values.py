@@ -91,7 +91,7 @@ class Forwarding:
     is_shared: bool
     """True if other calls go upstream the same way."""
     renaming: Replacement | None = None
-    """Puts the target's name of the model in place of the slug, where nothing else changes in the bodies of most calls."""
+    """Puts the target's name of the model in place of the slug: mostly nothing else changes in a body."""
 
 
 @dataclass(slots=True)

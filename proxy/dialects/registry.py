@@ -186,9 +186,14 @@ class Dialects:
         `renaming`: kept from a call like it, which passed. Without it each takes 4 Python calls and 112 bytecodes more.
         """
         body = request.body
-        if renaming is not None and len(body) <= SHORT_BODY_BYTES:
-            if not request.streaming and request.granted_cap is None and (renamed := renaming.edited(body)) is not None:
-                return renamed
+        if (
+            renaming is not None
+            and len(body) <= SHORT_BODY_BYTES
+            and not request.streaming
+            and request.granted_cap is None
+            and (renamed := renaming.edited(body)) is not None
+        ):
+            return renamed
         if request.streaming:
             attempt = self._as_known(target, attempt)
         try:
