@@ -6,6 +6,7 @@ Members' names consist of letters and underscores.
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -38,6 +39,9 @@ LONG_BYTES = 64 << 10
 """Above this size a pass over the text costs more than the function calls that avoid it."""
 LONGEST_KEY_BYTES = 128
 """Longest key that can be one of the names that are edited, even written in escapes."""
+LONGEST_KNOWN = 256
+"""Longest value that is kept with its replacement, in characters."""
+KNOWN_REPLACEMENTS = 1024
 BYTES_PER_QUOTE = 512
 FREE_QUOTES = 64
 """A walk from quote to quote stops after `FREE_QUOTES` if there is more than one quote in `BYTES_PER_QUOTE` bytes."""
@@ -76,10 +80,12 @@ def edit_members(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline
 
 def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     """`edit_members` for a single change, as nearly every answer needs."""
-    if len(raw) < LONG_BYTES and name in parsed:
-        edited = _edit_only_occurrence(raw, b'"%b"' % name.encode(), text)
-        if edited is not None:
-            return edited
+    if len(raw) < LONG_BYTES:
+        before = parsed.get(name)
+        if before.__class__ is str and len(before) <= LONGEST_KNOWN:
+            edited = replacement(name, before, text).edited(raw)
+            if edited is not None:
+                return edited
     change = _locate_change(raw, parsed, name, text, b"," if parsed else b"")
     if change is None:
         return orjson.dumps(parsed | {name: orjson.Fragment(text)})
@@ -89,19 +95,35 @@ def edit_member(raw: bytes, parsed: Json, name: str, text: bytes) -> bytes:
     return b"".join((raw[:start], text, memoryview(raw)[end:]))  # copies a long text once, not twice
 
 
-def _edit_only_occurrence(raw: bytes, key: bytes, text: bytes) -> bytes | None:
-    """Edit a short text that contains `key`, a quoted name, once and a plain string after it; None for any other text.
+class Replacement:
+    """Replaces one known string, the value of a top-level member, in the two spellings of nearly all texts."""
 
-    If the quoted name occurs only once at any depth, and no key is written in escapes, it can only be the member's key.
-    """
-    parts = raw.split(key)
-    if len(parts) != 2 or (_BACKSLASH in raw and _may_escape_letters(raw)):
-        return None
-    before, after = parts
-    value = after.split(b'"', 2)
-    if len(value) != 3 or value[0].strip() != b":" or _BACKSLASH in value[1]:
-        return None
-    return b"".join((before, key, value[0], text, value[2]))
+    __slots__ = ("_after", "_before", "_key", "_spaced", "_spaced_after")
+
+    def __init__(self, name: str, before: str, text: bytes) -> None:
+        """`before`: the member's value. `text`: the JSON text that replaces it."""
+        value = orjson.dumps(before)
+        self._key = key = b'"%b"' % name.encode()
+        self._before = b"%b:%b" % (key, value)
+        self._after = b"%b:%b" % (key, text)
+        self._spaced = b"%b: %b" % (key, value)
+        self._spaced_after = b"%b: %b" % (key, text)
+
+    def edited(self, raw: bytes) -> bytes | None:
+        """Edit a short text that has the member; None if it must be looked at more closely.
+
+        If the quoted name occurs only once at any depth, and no key is written in escapes, it can only be the member's
+        key. Then what follows it is the value, which is replaced if it is the known one.
+        """
+        if raw.count(self._key) != 1 or (_BACKSLASH in raw and _may_escape_letters(raw)):
+            return None
+        if self._before in raw:
+            return raw.replace(self._before, self._after, 1)
+        return raw.replace(self._spaced, self._spaced_after, 1) if self._spaced in raw else None
+
+
+replacement = lru_cache(KNOWN_REPLACEMENTS)(Replacement)
+"""The same, cached: the members that are edited have few values."""
 
 
 def _edit_long(raw: bytes, parsed: Json, changes: Mapping[str, bytes], outline: Outline | None) -> RequestBody:

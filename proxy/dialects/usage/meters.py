@@ -99,8 +99,7 @@ def usual_report(holder: Json, most: int) -> tuple[Tokens, Details] | None:
         usage = holder["usage"]
         inputs = usage.get("prompt_tokens_details") or _NO_MEMBERS
         outputs = usage.get("completion_tokens_details") or _NO_MEMBERS
-        has_others = not (_has_usual(usage) and _has_usual_inputs(inputs) and _has_usual_outputs(outputs))
-        if has_others:
+        if not (_has_usual(usage) and _has_usual_inputs(inputs) and _has_usual_outputs(outputs)):
             return None
         prompt = usage["prompt_tokens"]
         output = usage["completion_tokens"]
@@ -108,14 +107,15 @@ def usual_report(holder: Json, most: int) -> tuple[Tokens, Details] | None:
         reasoning = outputs.get("reasoning_tokens", 0)
         if inputs.get("audio_tokens") or outputs.get("audio_tokens") or usage["total_tokens"] != prompt + output:
             return None
-        is_valid = 0 <= cached <= prompt <= most and 0 <= reasoning <= output <= most
-        if not is_valid or not type(prompt) is type(output) is type(cached) is type(reasoning) is int:
+        if not (0 <= cached <= prompt <= most and 0 <= reasoning <= output <= most):
+            return None
+        if not (prompt.__class__ is output.__class__ is cached.__class__ is reasoning.__class__ is int):
             return None
         tier = holder.get("service_tier")
         if tier is not None and len(tier) > MAX_TIER_CHARS:
             return None
         details = details_of_tier(tier)
-        if not details.service_tier and "x_groq" in holder:
+        if "x_groq" in holder and not details.service_tier:
             return None
         if reasoning:
             details = Details(reasoning=reasoning, service_tier=details.service_tier)

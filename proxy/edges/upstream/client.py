@@ -89,9 +89,9 @@ class HttpUpstream:
             except asyncio.CancelledError:
                 answer.close()
                 raise
-            failure = answer.failure
-            if answer.status or failure is None:
+            if answer.status or answer.failure is None:
                 return answer
+            failure = answer.failure
             if sent_once_only or not isinstance(failure, StaleConnectionError):
                 raise failure
             connection = await pool.replace_stale(call.deadline)

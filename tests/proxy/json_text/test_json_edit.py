@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.json_text import json_edit
 from proxy.json_text.json_edit import (
+    Replacement,
     edit_member,
     edit_members,
     find_member,
@@ -149,6 +150,38 @@ def test_find_agrees_with_the_walk(raw: bytes) -> None:
 def test_repeated_member_has_one_value_after_an_edit(raw: bytes) -> None:
     edited = bytes(edit_members(raw, orjson.loads(raw), {"model": b'"only/this"'}))
     assert [orjson.loads(edited[m.start : m.end]) for key, m in walk_members(edited) if key == "model"] == ["only/this"]
+
+
+@given(DOCUMENTS, st.sampled_from(["model", 'a,"model":"x"', "}{][", "é\\", ""]), TARGETS)
+def test_replacement_of_a_known_value_equals_reencoding(raw: bytes, before: str, name: str) -> None:
+    parsed = orjson.loads(raw)
+    edited = Replacement(name, before, b'"x/y"').edited(raw) if name in parsed else None
+    if edited is not None:
+        assert parsed[name] == before
+        assert orjson.loads(edited) == parsed | {name: "x/y"}
+        assert edited == edit_member(raw, parsed, name, b'"x/y"')
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"model":"b"}',
+        b'{"model" :"a"}',
+        b'{"model":"a","x":["model"]}',
+        b'{"model":"a","m\\u006Fdel":"a"}',
+        b'{"model":"b","x":{"model":"a"}}',
+        b'{"model":"b","x":"say \\"model\\":\\"a\\""}',
+        b'{"x":"say \\"model":1,"model":"a"}'.replace(b'"x":', b'"x":"y",'),
+    ],
+)
+def test_known_value_is_replaced_only_where_it_is_the_member(raw: bytes) -> None:
+    assert Replacement("model", "a", b'"new"').edited(raw) is None
+
+
+@pytest.mark.parametrize("blank", ["", " "])
+def test_known_value_is_replaced_in_both_spellings(blank: str) -> None:
+    raw = f'{{"model":{blank}"a","messages":"line\\nof \\"model\\": \\"a\\""}}'.encode()
+    assert Replacement("model", "a", b'"new"').edited(raw) == raw.replace(b'"a"', b'"new"', 1)
 
 
 def test_edit_leaves_all_other_bytes_unchanged() -> None:
