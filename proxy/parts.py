@@ -396,14 +396,22 @@ def _machine_time_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+async def _no_wait() -> None:
+    """Return at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsyncQueueing:
-    """The parts that only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own."""
+    """The parts that only asynchronous requests need. `max_body_bytes`: where a workspace has no bound of its own.
+
+    `load`: makes the queue ready for its next question. Deadlines of questions begin after it.
+    """
 
     queue: RequestQueue
     webhook_urls: WebhookUrls
     counts: AsyncMeters
     max_body_bytes: int = 262_144
+    load: Callable[[], Awaitable[None]] = _no_wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

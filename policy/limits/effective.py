@@ -8,11 +8,15 @@ See docs/reference/limits.md#which-limits-bind.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
+from typing import cast
 
 from policy.limits.counter_layout import bucket_key, kind_mask
 from policy.limits.groups import Enforcement, Group, GroupNode
 from policy.limits.kinds import KIND_NUMBER, compared_unit
 from policy.limits.limit import Limit
+
+_LIMITS = attrgetter("limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,12 @@ def plan_of_ids(
         return None
     if enforcement is not Enforcement.CASCADING:
         return _nearest(ids, limits, slug)
+    key = bucket_key(ids[-1], slug)
+    if None not in limits and all(map(_LIMITS, limits)):  # nearly always: then plans share what they are made of
+        return Plan(slug, ids[0], key, tuple(ids), tuple(cast("Sequence[LimitSet]", limits)))
     groups = tuple([id for id, own in zip(ids, limits, strict=True) if own is not None and own.limits])
     sets = tuple([own for own in limits if own is not None and own.limits])
-    return Plan(slug, ids[0], bucket_key(ids[-1], slug), groups, sets)
+    return Plan(slug, ids[0], key, groups, sets)
 
 
 def counting_owner(path: Sequence[GroupNode]) -> GroupNode:

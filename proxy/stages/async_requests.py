@@ -187,6 +187,7 @@ class AsyncRequests:
         await self._take(context, plans[workspace_id])
 
     async def _take(self, context: RequestContext, plan: Plan) -> Taken:
+        """Take from a limit, and make ready for a question to the queue."""
         decided = _uncounted if context.facts.is_look else self._meters.limit_decision
         question = self._counters.ask(plan, NO_TOKENS)
         try:
@@ -203,6 +204,7 @@ class AsyncRequests:
             decided(("refused", limit.type.value, limit.unit.value))
             raise limit_refusal(plan, answer, context.workspace_id)
         decided(ADMITTED)
+        await self._queueing.load()
         return answer
 
     async def _submit(self, request: NewRequest, parks: bool) -> None:

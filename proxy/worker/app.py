@@ -24,8 +24,6 @@ from proxy.edges.policy.recorded_time import LatestTime, RecordedTime, recorded_
 from proxy.edges.policy.replica_file import ReplicaStamp, stamp_path
 from proxy.edges.process.channel import Message, SupervisorLink
 from proxy.edges.process.replica_requests import ReplicaRequests, WaitingTimes
-from proxy.edges.redis.async_queue.client import QueueClient
-from proxy.edges.redis.async_queue.request_queue import RedisRequestQueue
 from proxy.edges.redis.counters import CountersOptions, RedisCounters
 from proxy.edges.redis.nodes.pipelined_client import RedisClientOptions
 from proxy.edges.telemetry.access_log import AccessLogWriter
@@ -39,6 +37,7 @@ from proxy.edges.upstream.vendor_c_tokens import TokenEndpoints, VendorCTokens
 from proxy.parts import AsyncQueueing, DispatchSettings, Parts
 from proxy.pipeline import Pipeline
 from proxy.settings import Settings
+from proxy.worker.first_use_queue import FirstUseQueue
 from proxy.worker.memory import collect_garbage_less_often, keep_room, return_free_memory
 from proxy.worker.spend_rebuilding import SpendRebuilding
 from runtime.background import running
@@ -261,15 +260,17 @@ async def _counters(
 
 
 def _async_queueing(settings: Settings, meters: WorkerMetrics, stack: contextlib.AsyncExitStack) -> AsyncQueueing:
-    """Makes no connection: it is made with the first request, and a Redis that is away refuses only these."""
     options = settings.async_requests
-    client = QueueClient(options.redis_url)
-    stack.push_async_callback(client.close)
+    queue = FirstUseQueue(options.redis_url, options.max_queued_bytes)
+    stack.push_async_callback(queue.close)
     urls = ReceiverUrls(settings.egress)
     stack.callback(urls.close)
-    queue = RedisRequestQueue(client, options.max_queued_bytes)
     return AsyncQueueing(
-        queue=queue, webhook_urls=urls, counts=meters.async_requests, max_body_bytes=options.max_body_bytes
+        queue=queue,
+        webhook_urls=urls,
+        counts=meters.async_requests,
+        max_body_bytes=options.max_body_bytes,
+        load=queue.load,
     )
 
 

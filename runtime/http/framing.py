@@ -1,7 +1,11 @@
 """Parses a connection's bytes a second time, to find what aiohttp's parser reports late or not at all. Pure."""
 
+from typing import TYPE_CHECKING
+
 import httptools
-from aiohttp import web
+
+if TYPE_CHECKING:  # a worker checks its heads with `says_http`, and has no aiohttp
+    from aiohttp import web
 
 
 class Framing:
@@ -66,7 +70,7 @@ def says_http(head: bytes, method: str, target: str) -> bool:
     return not is_this or all(word.startswith(b"HTTP/") for word in words[2:3])
 
 
-def framing_fault(request: web.BaseRequest, is_http: bool) -> str:
+def framing_fault(request: "web.BaseRequest", is_http: bool) -> str:
     """Return why a request that the parser accepts is ambiguous to others; "" if it is not (RFC 9112 6.1).
 
     `is_http`: whether its request line names HTTP.

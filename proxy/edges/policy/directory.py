@@ -43,8 +43,8 @@ from proxy.edges.policy.row_values import (
     Compiled,
     decoded,
     decoded_key,
-    entry_limits,
     holder_of,
+    path_limits,
     slug_prices,
     spend_plan_of,
     unreadable,
@@ -407,8 +407,7 @@ class SnapshotDirectory:
         return priced
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
-        entries = self._rows.entries(group.path, slug)
-        limits = [None if body is None else entry_limits(body) for body in entries]
+        limits = path_limits(self._rows.entries(group.path, slug))
         return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _spend(self, group: CallingGroup) -> SpendPlan | None:

@@ -80,10 +80,10 @@ class ReplicaRows:
         rows = self._read(_GROUP_BY_NAME, (external_id, workspace_id))
         return _group_in(rows[0]) if rows else None
 
-    def entries(self, path: Sequence[str], slug: str) -> Sequence[bytes | None]:
+    def entries(self, path: Sequence[str], slug: str) -> tuple[bytes | None, ...]:
         """The entries of at most `MAX_DEPTH` groups in their own models for the slug."""
-        rows: list[Sequence[bytes | None]] = self._read(_ENTRIES[len(path)], (slug, *path))
-        return rows[0] if rows else [None]
+        rows: list[tuple[bytes | None, ...]] = self._read(_ENTRIES[len(path)], (slug, *path))
+        return rows[0] if rows else (None,)
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs of the group's own models, in their order."""

@@ -29,6 +29,7 @@ from proxy.directory_values import CallingGroup, KeyHolder
 from proxy.errors import PolicyUnavailableError
 
 _ENTRIES_KEPT = 4096
+_PATHS_KEPT = 1024
 
 Compiled = TypeVar("Compiled")
 log = logging.getLogger(__name__)
@@ -93,3 +94,9 @@ def entry_limits(body: bytes) -> LimitSet:
         return limit_set(rates + usages)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise PolicyUnavailableError(unreadable("a limit", error)) from None
+
+
+@lru_cache(_PATHS_KEPT)
+def path_limits(bodies: tuple[bytes | None, ...]) -> tuple[LimitSet | None, ...]:
+    """The limits of each group of a path by its entry for a slug, as `entry_limits`. None if it has none."""
+    return tuple([None if body is None else entry_limits(body) for body in bodies])

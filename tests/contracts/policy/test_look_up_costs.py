@@ -12,7 +12,7 @@ from policy.limits.groups import MAX_DEPTH, Enforcement, Group
 from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from policy.snapshot import Row, group_to_wire
-from proxy.edges.policy.row_values import entry_limits
+from proxy.edges.policy.row_values import entry_limits, path_limits
 from tests.contracts.policy.test_replica import World, endpoint, key, workspace
 from tests.contracts.policy.test_replica import world as world  # the fixture
 
@@ -54,7 +54,8 @@ def counted(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable
         with monkeypatch.context() as patch:
             for module in ("directory", "row_values"):
                 patch.setattr(f"proxy.edges.policy.{module}.orjson", SimpleNamespace(loads=work.parse))
-            entry_limits.cache_clear()  # of this process
+            for values_of_this_process in (entry_limits, path_limits):
+                values_of_this_process.cache_clear()
             look_up()
         world.directory._rows._conn.set_progress_handler(None, 1)
         return work
