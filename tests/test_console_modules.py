@@ -21,7 +21,7 @@ DYNAMIC = re.compile(r"\bimport\(\s*([^)]*?)\s*\)")
 EXPORTED = re.compile(r"\bexport\s+(?:async\s+)?(?:function\*?|class|const|let)\s+([\w$]+)")
 EXPORT_LIST = re.compile(r"\bexport\s*{([^}]*)}(?!\s*from)")
 TERMINAL = "xterm.mjs"
-"""Not ours. It is on no page of the console."""
+"""Another project's module. It is on no page of the console."""
 SCHEME = re.compile(r"\b(?:matchMedia|prefers-color-scheme)\b")
 PAGE_TEMPLATE = "`./pages/${page.name}.mjs`"
 
@@ -97,7 +97,7 @@ def only_the_start_loads_pages(texts: Texts) -> list[str]:
 
 
 def only_the_style_sheet_asks_for_the_scheme(texts: Texts) -> list[str]:
-    """So a page that is loaded in light colours and seen in dark ones is as if loaded in those (`test_looks.py`)."""
+    """Keep pages alike whether they are loaded in a scheme or change to it, which `test_looks.py` relies on."""
     ours = ((path, text) for path, text in texts.items() if path != TERMINAL)
     return [f"{path}: asks for {one}" for path, text in ours for one in SCHEME.findall(text)]
 
