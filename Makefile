@@ -23,11 +23,13 @@ TOOLCHAIN_STAMP := .clients/tollgate-client/.installed
 
 # Twice the cores of the smallest machine of CI: journeys wait most of the time.
 TEST_PROCESSES ?= 4
+# Tests of the tree itself: `make check` runs them, and `make test` too, but for CI, which runs both.
+CHECKED_TESTS := $(patsubst %,tests/test_%.py,architecture console_modules source_tree docs citations reference recipes words console_words glossary)
 # Set in many containers. Without bytecode each of the hundreds of processes that the tests start compiles our sources.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install check check-python python-version test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock toolchain release
+.PHONY: help install check checked-tests check-python python-version test console-shots clients deploy-check up demo bench bench-quick bench-limits soak lock clients-lock toolchain release
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -51,7 +53,10 @@ check: $(STAMP)  ## ruff, mypy --strict, import rules, size budgets, words, path
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -n 2 --dist loadfile tests/test_architecture.py tests/test_console_modules.py tests/test_source_tree.py tests/test_docs.py tests/test_citations.py tests/test_reference.py tests/test_recipes.py tests/test_words.py tests/test_console_words.py tests/test_glossary.py
+	$(BIN)/pytest -q -n 2 --dist loadfile $(CHECKED_TESTS)
+
+checked-tests:
+	@echo $(CHECKED_TESTS)
 
 check-python: $(PRODUCT_STAMP)  ## on another Python: import every module of the product, warnings being errors, and run the demo
 	$(BIN)/python -W error -m tests.every_module

@@ -21,6 +21,7 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.issuer import rsa_key
 from tests.ports import own_port
 
 Json = dict[str, Any]
@@ -118,7 +119,7 @@ class LoginProvider:
 
     shape: Shape
     origin: str
-    key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+    key: rsa.RSAPrivateKey = field(default_factory=rsa_key)
     kid: str = "key-1"
     subject: str = "f:7b0c:ada"
     claims: Json = field(default_factory=dict)

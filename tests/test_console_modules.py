@@ -20,6 +20,9 @@ STATIC = re.compile(r'^(?:import|export)\b\s*(?:([^"\';]*?)\s*\bfrom\s*)?"([^"]+
 DYNAMIC = re.compile(r"\bimport\(\s*([^)]*?)\s*\)")
 EXPORTED = re.compile(r"\bexport\s+(?:async\s+)?(?:function\*?|class|const|let)\s+([\w$]+)")
 EXPORT_LIST = re.compile(r"\bexport\s*{([^}]*)}(?!\s*from)")
+TERMINAL = "xterm.mjs"
+"""Another project's module. It is on no page of the console."""
+SCHEME = re.compile(r"\b(?:matchMedia|prefers-color-scheme)\b")
 PAGE_TEMPLATE = "`./pages/${page.name}.mjs`"
 
 Texts = dict[str, str]
@@ -93,11 +96,18 @@ def only_the_start_loads_pages(texts: Texts) -> list[str]:
     ]
 
 
+def only_the_style_sheet_asks_for_the_scheme(texts: Texts) -> list[str]:
+    """Keep pages alike whether they are loaded in a scheme or change to it, which `test_looks.py` relies on."""
+    ours = ((path, text) for path, text in texts.items() if path != TERMINAL)
+    return [f"{path}: asks for {one}" for path, text in ours for one in SCHEME.findall(text)]
+
+
 RULES: tuple[Rule, ...] = (
     imported_modules_exist,
     imported_names_are_exported,
     imports_have_no_cycle,
     only_the_start_loads_pages,
+    only_the_style_sheet_asks_for_the_scheme,
 )
 
 
@@ -142,6 +152,7 @@ BREACHES: tuple[tuple[Rule, Texts, str], ...] = (
         {"form.mjs": 'import { b } from "./pages/b.mjs";', "pages/b.mjs": "export const b = 1;"},
         "form.mjs: shared by pages, and imports pages/b.mjs",
     ),
+    (only_the_style_sheet_asks_for_the_scheme, {"a.mjs": 'matchMedia("(width > 9em)");'}, "a.mjs: asks for matchMedia"),
 )
 
 

@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.skipif(not NODE_MODULES.exists(), reason="make toolchain"),
     pytest.mark.timeout(1200),
 ]
-"""Three releases are built, each of which generates and compiles the client packages."""
+"""Two releases are built (by the soak two more), each of which generates and compiles the client packages."""
 COMMITTED_AT = 1_780_000_001
 VERSION = "1.2.3"
 BUILDER = "https://builds.example.com/tollgate"
@@ -52,6 +52,7 @@ GIT = {
     "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.com", "GIT_COMMITTER_DATE": f"{COMMITTED_AT} +0200",
     "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull,
 }  # fmt: skip
+ORIGIN = ("--builder", BUILDER, "--repository", REPOSITORY)
 SECRET = Ed25519PrivateKey.generate()
 
 
@@ -94,15 +95,26 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+def signed_by(key: Path) -> tuple[str, ...]:
+    return ("--sign-key", str(key), *ORIGIN)
+
+
 @dataclass(frozen=True)
 class Builds:
-    """A repository, and what was built of its one commit."""
+    """A repository and its clone, and what was built of their one commit: signed in the one, unsigned in the other."""
 
     repository: Path
+    elsewhere: Path
     first: Path
     second: Path
-    unsigned: Path
     key: Path
+
+    def make_elsewhere(self, to: Path, *flags: str) -> "subprocess.CompletedProcess[str]":
+        """Build in the clone, under conditions that differ from the repository's."""
+        other = {"TZ": "Pacific/Auckland", "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1", "USER": "other"}
+        other |= {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "HOME": str(self.key.parent)}
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as other_file_system:
+            return make_release(self.elsewhere, *flags, "--to", str(to), umask=0o077, TMPDIR=other_file_system, **other)
 
 
 def commit_elsewhere(repository: Path, to: Path) -> None:
@@ -127,40 +139,48 @@ def builds(tmp_path_factory: pytest.TempPathFactory) -> Builds:
     elsewhere = folder / "a place with spaces, and ä" / "clone"
     elsewhere.parent.mkdir()
     commit_elsewhere(repository, elsewhere)
-    flags = ("--sign-key", str(key), "--builder", BUILDER, "--repository", REPOSITORY)
-    new_builds = Builds(repository, repository / "dist", folder / "second", folder / "unsigned", key)
-    other = {"TZ": "Pacific/Auckland", "PYTHONHASHSEED": "7", "SOURCE_DATE_EPOCH": "1", "USER": "other"}
-    other |= {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "HOME": str(folder)}
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as other_file_system:
-        results = [
-            make_release(repository, *flags, TZ="UTC", PYTHONHASHSEED="0"),
-            make_release(
-                elsewhere, *flags, "--to", str(new_builds.second), umask=0o077, TMPDIR=other_file_system, **other
-            ),
-            make_release(repository, "--to", str(new_builds.unsigned)),
-        ]
-    for result in results:
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert "PRIVATE KEY" not in result.stdout + result.stderr
-    assert "release: not signed" in results[2].stdout
+    new_builds = Builds(repository, elsewhere, repository / "dist", folder / "second", key)
+    first = make_release(repository, *signed_by(key), TZ="UTC", PYTHONHASHSEED="0")
+    second = new_builds.make_elsewhere(new_builds.second, *ORIGIN)
+    for result in (first, second):
+        assert_made(result)
+    assert "release: not signed" in second.stdout
     return new_builds
 
 
-def test_one_commit_gives_the_same_bytes_under_other_conditions(builds: Builds) -> None:
+def assert_made(result: "subprocess.CompletedProcess[str]") -> None:
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "PRIVATE KEY" not in result.stdout + result.stderr
+
+
+def test_one_commit_gives_the_same_bytes_under_other_conditions_and_without_the_key(builds: Builds) -> None:
     first = files(builds.first)
     second = files(builds.second)
-    assert [name for name in first | second if first.get(name) != second.get(name)] == []
     assert {name.replace(VERSION, "V") for name in first} >= {
         "tollgate-V-py3-none-any.whl", "tollgate-V.tar.gz", "tollgate-V.requirements.lock", "tollgate-V.cdx.json",
         "tollgate-V.notes.md", "tollgate-V.intoto.jsonl", "SHA256SUMS", "SHA256SUMS.sig",
     }  # fmt: skip
+    different = {name for name in first | second if first.get(name) != second.get(name)}
+    by_the_key = {f"tollgate-{VERSION}.intoto.jsonl", "SHA256SUMS.sig"}
+    assert different == {*by_the_key, f"tollgate-{VERSION}.provenance.json"}
+    assert not by_the_key & second.keys()
+    assert json.loads(second[f"tollgate-{VERSION}.provenance.json"]) == statement_of(builds.first)
 
 
-def test_checksums_are_the_same_for_whoever_rebuilds_without_the_key(builds: Builds) -> None:
-    unsigned = files(builds.unsigned)
-    assert unsigned["SHA256SUMS"] == files(builds.first)["SHA256SUMS"]
-    assert not [name for name in unsigned if name.endswith((".sig", ".jsonl"))]
-    assert json.loads(unsigned[f"tollgate-{VERSION}.provenance.json"])["subject"]
+@pytest.mark.soak
+def test_signatures_are_the_same_under_other_conditions(builds: Builds, tmp_path: Path) -> None:
+    assert_made(builds.make_elsewhere(tmp_path / "signed", *signed_by(builds.key)))
+    assert files(tmp_path / "signed") == files(builds.first)
+
+
+@pytest.mark.soak
+def test_checksums_are_the_same_for_whoever_names_no_origin(builds: Builds, tmp_path: Path) -> None:
+    assert_made(make_release(builds.repository, "--to", str(tmp_path / "nameless")))
+    nameless = files(tmp_path / "nameless")
+    assert nameless["SHA256SUMS"] == files(builds.first)["SHA256SUMS"]
+    provenance = json.loads(nameless[f"tollgate-{VERSION}.provenance.json"])
+    assert provenance["subject"]
+    jsonschema.validate(provenance, STATEMENT_WITH_PROVENANCE)
 
 
 def test_no_archive_holds_another_time_than_the_commits(builds: Builds) -> None:
@@ -197,7 +217,7 @@ def test_provenance_has_the_published_shape_and_names_all_files(builds: Builds) 
     assert source == {"name": "source", "uri": f"git+{REPOSITORY}@{commit}", "digest": {"gitCommit": commit}}
     assert {one["name"] for one in locks} == {*LOCKS}
     assert statement["predicate"]["runDetails"] == {"builder": {"id": BUILDER}}
-    (path,) = builds.unsigned.glob("*.provenance.json")
+    (path,) = builds.second.glob("*.provenance.json")
     jsonschema.validate(json.loads(path.read_text()), STATEMENT_WITH_PROVENANCE)
 
 

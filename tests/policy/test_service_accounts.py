@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 
 from policy import service_accounts
 from policy.service_accounts import ServiceAccountError, check_secret, private_key
+from tests.issuer import rsa_key
 
-KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+KEY = rsa_key()
 NUMBERS = KEY.private_numbers()
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
+from tests.issuer import rsa_key
 from tests.upstream.behaviours import answer_json
 from tests.upstream.chat_completions import DONE, Usage, begin_events, chat_chunk, end_events, event, send_event
 from tests.upstream.exchange import Exchange
@@ -31,7 +31,7 @@ def vendor_settings(url: str) -> Mapping[str, str]:
 
 def service_account(url: str) -> str:
     """A secret's value for VENDOR_C, whose token endpoint is at `url` too."""
-    pem = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
+    pem = rsa_key().private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     account = {"client_email": "bot@p.example", "private_key": pem.decode(), "token_uri": f"{url}/token"}

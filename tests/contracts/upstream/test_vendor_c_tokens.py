@@ -22,11 +22,12 @@ from proxy.errors import UpstreamUnreachableError
 from proxy.refusals import TargetCredentialError
 from tests import upstream as script
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.issuer import rsa_key
 from tests.upstream import ScriptedUpstream
 from tests.waiting import PATIENCE_S
 
 BOTH_LOOPS = True
-KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+KEY = rsa_key()
 PEM = KEY.private_bytes(
     serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
 ).decode()

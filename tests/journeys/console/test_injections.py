@@ -13,7 +13,7 @@ from playwright.async_api import Dialog, Page
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import stage_of
-from tests.journeys.console.browsing import opened, signed_in
+from tests.journeys.console.browsing import drawn, opened, signed_in
 from tests.journeys.console.injections import REQUEST_IDS, TEXTS
 from tests.journeys.console.scene import Place
 from tests.journeys.product import OperatorClient, models
@@ -171,8 +171,7 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
         "async?request=%3Cscript%3Ewindow.ran=71%3C/script%3E&id=javascript:window.ran=72",
         "events?external_entity_id=%3Cimg%20src=x%20onerror=window.ran=73%3E",
     ):
-        await opened(page, f"/console/{path}")
-        await page.wait_for_load_state("networkidle")
+        await drawn(page, f"/console/{path}")
         page_content = await page.evaluate(_LOOK)
         text_of[path] = page_content.pop("text")
         wrong += _wrong(path, page_content)

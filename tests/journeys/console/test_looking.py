@@ -11,7 +11,7 @@ from playwright.async_api import Page, Request
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import opened, signed_in
+from tests.journeys.console.browsing import drawn, opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
 POLLS = 3
@@ -127,8 +127,7 @@ async def test_a_hidden_page_asks_nothing(page: Page, scene: Scene) -> None:
     requested: list[str] = []
     page.on("request", lambda request: requested.append(f"{request.method} {request.url}"))
     for path in paths_of(scene):
-        await opened(page, path)
-        await page.wait_for_load_state("networkidle")
+        await drawn(page, path)
         await _hide(page, is_hidden=True)
         requested.clear()
         await page.clock.run_for(60_000)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Page, Response, expect
 
-from tests.journeys.console.browsing import assert_accessible, assert_fits, call, opened, signed_in
+from tests.journeys.console.browsing import assert_accessible, assert_fits, call, drawn, opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
 SHOWS = re.compile(
@@ -68,8 +68,7 @@ async def test_all_that_a_viewer_may_press_only_shows_something(page: Page, scen
     free: dict[str, str] = {}
     async with nothing_is_refused(page):
         for address in await addresses(scene):
-            await opened(page, f"/console/{address}")
-            await page.wait_for_load_state("networkidle")
+            await drawn(page, f"/console/{address}")
             for name in await page.evaluate(FREE_CONTROLS):
                 free.setdefault(name, address)
     assert {name: address for name, address in free.items() if not SHOWS.match(name)} == {}
@@ -131,8 +130,7 @@ async def test_billing_sets_a_price_and_books_a_credit(page: Page, scene: Scene)
 async def test_admin_sees_no_note_and_nothing_pale(page: Page, scene: Scene) -> None:
     await signed_in(page, scene.api_key)
     for address in ("groups", f"groups?id={scene.groups['support']}", "prices", "keys", "webhooks", "secrets"):
-        await opened(page, f"/console/{address}")
-        await page.wait_for_load_state("networkidle")
+        await drawn(page, f"/console/{address}")
         await expect(page.locator("#role-note")).to_have_count(0)
         await expect(page.locator(DENIED)).to_have_count(0)
 

@@ -5,7 +5,7 @@ import asyncio
 from playwright.async_api import Page, Request, Route
 
 from control.api.console.pages import PAGES
-from tests.journeys.console.browsing import assert_fits, opened, signed_in
+from tests.journeys.console.browsing import assert_fits, drawn, signed_in
 from tests.journeys.console.scene import Scene
 
 _MAX_BYTES = 300_000
@@ -39,8 +39,7 @@ async def _weighed(page: Page, path: str) -> list[str]:
 
     await page.route("**/*", go_on)  # a page whose requests are routed takes nothing from the cache
     page.on("requestfinished", count)
-    await opened(page, path)
-    await page.wait_for_load_state("networkidle")
+    await drawn(page, path)
     page.remove_listener("requestfinished", count)
     sizes = await asyncio.gather(*(one.sizes() for one in finished))
     total = sum(one["responseBodySize"] + one["responseHeadersSize"] for one in sizes)

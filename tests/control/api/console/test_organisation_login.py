@@ -17,7 +17,6 @@ from urllib.parse import parse_qs, urlsplit
 import jwt
 import pytest
 from aiohttp import ClientSession, DummyCookieJar
-from cryptography.hazmat.primitives.asymmetric import rsa
 from sqlalchemy import select, update
 
 from control.edges.sql import tables
@@ -25,6 +24,7 @@ from policy.identity.login_settings import LoginSettings, role_pairs
 from tests.control.api.console.browser import COOKIE, SESSION, Browser, logged_in
 from tests.control.plane import Answer, ControlPlane, running_plane
 from tests.fakes.throwaway_ca import ThrowawayCa
+from tests.issuer import rsa_key
 from tests.login_provider import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -207,7 +207,7 @@ async def test_a_public_client_needs_no_secret(sqlite_url: str) -> None:
 async def test_keys_of_the_provider_may_change_between_logins(sqlite_url: str) -> None:
     async with visit(sqlite_url) as one:
         await one.log_in()
-        one.provider.key = rsa.generate_private_key(65537, 2048)
+        one.provider.key = rsa_key(number=1)
         one.provider.kid = "key-2"
         assert (await one.log_in()).status == 303
 
@@ -492,7 +492,7 @@ def _encoded(data: bytes) -> str:
 
 
 async def test_signatures_that_are_not_of_the_provider_are_refused(sqlite_url: str) -> None:
-    stranger = rsa.generate_private_key(65537, 2048)
+    stranger = rsa_key(number=1)
     async with visit(sqlite_url) as one:
         provider = one.provider
         public = jwt.algorithms.RSAAlgorithm.to_jwk(provider.key.public_key())

@@ -14,9 +14,10 @@ from policy.service_accounts import ServiceAccountError
 from proxy.dialects.vendor_rules import vendor_c
 from proxy.errors import UpstreamUnreachableError
 from proxy.settings import settings_from
+from tests.issuer import rsa_key
 from tests.proxy.dialects.samples import SLUG, VENDOR_C, build_request, received
 
-KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+KEY = rsa_key()
 
 
 def pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> str:
