@@ -83,17 +83,20 @@ class Connection:
         except (OSError, ValueError):
             raise click.ClickException(f"{self.access.cert_file} cannot be read as a certificate in PEM") from None
 
-        async def connected() -> T:
+        results: list[T] = []
+
+        async def connected() -> None:
             client = ManagementClient(self.access.url, self.access.api_key, tls=tls)
             try:
-                return await work(client)
+                results.append(await work(client))
             finally:
                 await client.close()
 
         try:
-            return asyncio.run(connected())
+            asyncio.run(connected())  # not the result: Python 3.11 makes a text of a task's, for nobody, at its end
         except ManagementError as error:
             raise click.ClickException(str(error)) from None
+        return results[0]
 
 
 data_option = click.option(

@@ -111,7 +111,7 @@ class BillingEvent(NamedTuple):
     @property
     def is_charged(self) -> bool:
         """Return whether the call costs `per_call`. In events of older proxies each one does."""
-        return self.source is None or (self.status < FIRST_ERROR_STATUS and not self.is_count)
+        return is_charged(self.source, self.status, self.is_count)
 
     def to_wire(self) -> dict[str, Any]:
         """The event as ingest takes it."""
@@ -149,17 +149,30 @@ class BillingEvent(NamedTuple):
         return cls(**members)
 
 
-def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
-    """The events of many wire forms; None if one is malformed, or has a figure above MAX_COUNT.
+def is_charged(source: str | None, status: int, is_count: bool) -> bool:
+    """Return whether a call costs `per_call`, by these fields of its event."""
+    return source is None or (status < FIRST_ERROR_STATUS and not is_count)
 
-    Reads them column by column, in a fifth of the time of `from_wire`, which says what is wrong.
+
+EventColumns = Mapping[str, Sequence[Any]]
+"""Many events as columns: of each field of `BillingEvent` the values of all events, in one order."""
+
+
+def columns_of(events: Sequence[BillingEvent]) -> EventColumns:
+    """The events as columns."""
+    columns = zip(*events, strict=True) if events else [()] * len(BillingEvent._fields)
+    return dict(zip(BillingEvent._fields, columns, strict=True))
+
+
+def columns_from_wires(wires: Sequence[Any]) -> EventColumns | None:
+    """The events of many wire forms; None if one is malformed, or has a figure above MAX_COUNT. `tokens` are lists.
+
+    Reads them column by column, in a tenth of the time of `from_wire`, which says what is wrong.
     """
     try:
-        columns: dict[str, Sequence[Any]] = dict(
-            zip(_REQUIRED, zip(*map(_wire_members, wires), strict=True), strict=True)
-        )
+        columns: dict[str, Sequence[Any]] = {name: [wire[name] for wire in wires] for name in _REQUIRED}
         further = _further(wires)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
     counts = columns["tokens"]
     if set(map(type, counts)) != {list} or set(map(len, counts)) != {len(Tokens._fields)}:
@@ -167,13 +180,11 @@ def events_from_wires(wires: Sequence[Any]) -> list[BillingEvent] | None:
     figures = [*chain.from_iterable(counts), *columns["ended_at_ms"], *columns["status"]]
     if set(map(type, figures)) != {int} or min(figures) < 0 or max(figures) > MAX_COUNT:
         return None
-    if set(map(type, chain.from_iterable(columns[name] for name in _TEXTS))) != {str}:
+    if any(set(map(type, columns[name])) != {str} for name in _TEXTS):
         return None
     if not set(map(type, columns["request_metadata"])) <= {dict, NoneType}:
         return None
-    columns["tokens"] = tuple(map(Tokens._make, counts))
-    columns |= further
-    return list(map(BillingEvent._make, zip(*map(columns.__getitem__, BillingEvent._fields), strict=True)))
+    return columns | further
 
 
 def event_start(
@@ -290,7 +301,6 @@ _DEFAULTS: Mapping[str, Any] = {
 """The members that an older proxy does not write, and their values then."""
 _SOURCES = {None, REPORTED, COUNTED}
 _REQUIRED = tuple(name for name in BillingEvent._fields if name not in _DEFAULTS)
-_wire_members = itemgetter(*_REQUIRED)
 _TEXTS = (
     "idempotency_key",
     "workspace_id",
@@ -320,7 +330,11 @@ def _further(wires: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         raise TypeError("service_tier, group_path and balance_group are text")
     if not set(columns["source"]) <= _SOURCES:
         raise ValueError(f"source is {REPORTED} or {COUNTED}")
-    columns["details"] = list(map(_details, columns["details"], tiers))
+    if set(map(type, columns["details"])) == {tuple}:  # the default
+        of_tiers = {tier: _details_of_tier(tier) for tier in set(tiers)}
+        columns["details"] = [of_tiers[tier] for tier in tiers]
+    else:
+        columns["details"] = list(map(_details, columns["details"], tiers))
     columns["is_count"] = [is_count is True for is_count in columns["is_count"]]
     return columns
 

@@ -93,7 +93,7 @@ def added(ours: list[float], envoys: list[float]) -> str:
 
 
 def test_added_latency_is_compared_round_by_round() -> None:
-    assert added([200.0, 300.0], [100.0, 150.0]).endswith("goal ≤ 3, measured 2: held")
+    assert added([140.0, 210.0], [100.0, 150.0]).endswith("goal ≤ 1.5, measured 1.4: held")
 
 
 def test_added_latency_below_zero_is_not_a_measurement() -> None:

@@ -25,7 +25,7 @@ from control.edges.sql.store import Store
 from control.records.events import EventWindow
 from control.resources.spend.draws import EventDraws
 from control.resources.webhook_messages import outbox
-from policy.billing import BillingEvent, Tokens
+from policy.billing import BillingEvent, Tokens, columns_of
 from policy.limits.settlement import Estimate, Reservation
 from proxy.accounting.recovery import join_events
 from proxy.edges.journal.supervisor.journal_reader import JournalReader
@@ -166,7 +166,7 @@ async def bench_ingest(name: str, url: str, events: int, server: PostgresServer 
 
             async def send(batches: Iterator[list[BillingEvent]] = batches, ingest: Ingest = ingest) -> None:
                 for batch in batches:
-                    await ingest.commit(batch)
+                    await ingest.commit(columns_of(batch))
 
             wall_s = time.perf_counter()
             cpu_s = time.process_time()

@@ -1,7 +1,10 @@
 """Checks a value against the part of JSON Schema that `schema.py` uses. Problems come with the place and the remedy."""
 
+import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from commands.policy_file.schema import SCHEMA, Schema
@@ -27,85 +30,126 @@ class Problem:
 
 def problems_of(value: Any) -> list[Problem]:
     """Every problem of a policy file's value, in the file's order where possible."""
-    problems: list[Problem] = []
-    _check(SCHEMA, value, (), problems)
-    return problems
+    return [*_rule_of(SCHEMA).problems(value)]
 
 
-def _check(schema: Schema, value: Any, place: Place, problems: list[Problem]) -> None:
+_NO_PROBLEMS: Sequence[Problem] = ()
+_RULES: dict[int, "_Rule"] = {}
+"""The rule of each part of the schema, by the part's identity."""
+
+
+def _rule_of(schema: Schema) -> "_Rule":
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
-    message = _scalar_problem(schema, value)
-    if message is not None:
-        problems.append(Problem(place, message))
-    elif isinstance(value, dict):
-        _check_object(schema, value, place, problems)
-    elif isinstance(value, list):
-        _check_list(schema, value, place, problems)
+    rule = _RULES.get(id(schema))
+    if rule is None:
+        rule = _RULES[id(schema)] = _Rule(schema)
+    return rule
 
 
-def _scalar_problem(schema: Schema, value: Any) -> str | None:
-    """Return what is wrong with the value itself, whatever is inside."""
-    if "anyOf" in schema:
-        problems = [_scalar_problem(choice, value) for choice in schema["anyOf"]]
-        return None if None in problems else problems[0]
-    if "const" in schema and (value != schema["const"] or isinstance(value, bool)):
-        return f"must be {schema['const']}"
-    if "enum" in schema and value not in schema["enum"]:
-        return f"must be one of {', '.join(schema['enum'])}"
-    if "type" in schema:
-        names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
-        if not any(_is_of(_KINDS[name][0], value) for name in names):
-            return f"must be {' or '.join(_KINDS[name][1] for name in reversed(names))}"
-    if isinstance(value, str):
-        return _text_problem(schema, value)
-    if isinstance(value, int) and not schema.get("minimum", value) <= value <= schema.get("maximum", value):
-        return f"must be from {schema['minimum']} to {schema['maximum']}"
-    return None
+class _Rule:
+    """A part of the schema, read once: a large file has millions of values. Places of problems begin at the value."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._choices = [_Rule(choice) for choice in schema.get("anyOf", ())]
+        self._has_const = "const" in schema
+        self._enum = schema.get("enum")
+        names = schema.get("type", ())
+        self._names: Sequence[str] = [names] if isinstance(names, str) else names
+        self._kinds = frozenset(_KINDS[name][0] for name in self._names)  # exact types: True is no whole number
+        self._min_length = schema.get("minLength", 0)
+        self._max_length = schema.get("maxLength", math.inf)
+        self._matches = re.compile(schema.get("pattern", "(?s:.*)")).fullmatch
+        self._minimum = schema.get("minimum", -math.inf)
+        self._maximum = schema.get("maximum", math.inf)
+        self._required = schema.get("required", ())
+        self._conditions = schema.get("allOf", ())
+
+    def problems(self, value: Any) -> Sequence[Problem]:
+        """Every problem of the value and what is inside."""
+        message = self._own_problem(value)
+        if message is not None:
+            return [Problem((), message)]
+        if isinstance(value, dict):
+            return self._of_object(value)
+        return self._of_list(value) if isinstance(value, list) else _NO_PROBLEMS
+
+    def _own_problem(self, value: Any) -> str | None:
+        """Return what is wrong with the value itself, whatever is inside."""
+        if self._choices:
+            messages = [choice._own_problem(value) for choice in self._choices]
+            return None if None in messages else messages[0]
+        if self._has_const and (value != self._schema["const"] or isinstance(value, bool)):
+            return f"must be {self._schema['const']}"
+        if self._enum is not None and value not in self._enum:
+            return f"must be one of {', '.join(self._enum)}"
+        if self._kinds and type(value) not in self._kinds:
+            return f"must be {' or '.join(_KINDS[name][1] for name in reversed(self._names))}"
+        if isinstance(value, str):
+            return self._text_problem(value)
+        if isinstance(value, int) and not self._minimum <= value <= self._maximum:
+            return f"must be from {self._minimum} to {self._maximum}"
+        return None
+
+    def _text_problem(self, value: str) -> str | None:
+        if len(value) < self._min_length:
+            return "must not be empty"
+        if len(value) > self._max_length:
+            return f"must have at most {self._max_length} characters"
+        return None if self._matches(value) else f"must match {self._schema['pattern']}"
+
+    @cached_property
+    def _members(self) -> dict[str, "_Rule | None"]:
+        """The rules of members by their names; None for one that no value may have, or that a condition refuses."""
+        members = self._schema.get("properties", {})
+        return {name: _rule_of(member) if isinstance(member, dict) else None for name, member in members.items()}
+
+    @cached_property
+    def _others(self) -> "_Rule | bool":
+        """The rule of all other members, or whether there may be some."""
+        others = self._schema.get("additionalProperties", True)
+        return _rule_of(others) if isinstance(others, dict) else others or "properties" not in self._schema
+
+    @cached_property
+    def _item(self) -> "_Rule":
+        return _rule_of(self._schema["items"])
+
+    def _of_object(self, value: dict[str, Any]) -> Sequence[Problem]:
+        problems: list[Problem] = []
+        for name, item in value.items():
+            rule = self._members.get(name, self._others)
+            if rule is False:
+                problems.append(Problem((name,), f"unknown; known are {', '.join(self._members)}"))
+            elif isinstance(rule, _Rule) and (inner := rule.problems(item)):
+                problems += _inside(name, inner)
+        problems += [Problem((), f"{name} is missing") for name in self._required if name not in value]
+        for condition in self._conditions:
+            provider = condition["if"]["properties"]["provider"]["const"]
+            if value.get("provider") == provider:
+                problems += _of_provider(condition["then"], value)
+        return problems
+
+    def _of_list(self, value: list[Any]) -> Sequence[Problem]:
+        most = self._schema.get("maxItems")
+        if most is not None and len(value) > most:
+            return [Problem((), f"must have at most {most} items")]
+        problems: list[Problem] = []
+        for index, item in enumerate(value):
+            if inner := self._item.problems(item):
+                problems += _inside(index, inner)
+        return problems
 
 
-def _is_of(kind: type, value: Any) -> bool:
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+def _inside(part: str | int, problems: Sequence[Problem]) -> Iterator[Problem]:
+    """The problems of the value's part."""
+    return (Problem((part, *problem.place), problem.message) for problem in problems)
 
 
-def _text_problem(schema: Schema, value: str) -> str | None:
-    if len(value) < schema.get("minLength", 0):
-        return "must not be empty"
-    if len(value) > schema.get("maxLength", len(value)):
-        return f"must have at most {schema['maxLength']} characters"
-    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        return f"must match {schema['pattern']}"
-    return None
-
-
-def _check_object(schema: Schema, value: dict[str, Any], place: Place, problems: list[Problem]) -> None:
-    properties = schema.get("properties", {})
-    others = schema.get("additionalProperties", True)
-    for name, item in value.items():
-        inner = properties.get(name, others if isinstance(others, dict) else None)
-        if name not in properties and "properties" in schema and not others:
-            problems.append(Problem((*place, name), f"unknown; known are {', '.join(properties)}"))
-        elif inner is not None and inner is not False:
-            _check(inner, item, (*place, name), problems)
-    problems += [Problem(place, f"{name} is missing") for name in schema.get("required", ()) if name not in value]
-    for condition in schema.get("allOf", ()):
-        provider = condition["if"]["properties"]["provider"]["const"]
-        if value.get("provider") == provider:
-            _check_provider(condition["then"], value, place, problems)
-
-
-def _check_provider(then: Schema, value: dict[str, Any], place: Place, problems: list[Problem]) -> None:
+def _of_provider(then: Schema, value: dict[str, Any]) -> Iterator[Problem]:
     for name in then["required"]:
         if name not in value:
-            problems.append(Problem(place, f"{value['provider']} needs {name}"))
+            yield Problem((), f"{value['provider']} needs {name}")
     for name in then["properties"]:
         if name in value:
-            problems.append(Problem((*place, name), f"{value['provider']} has no field {name}"))
-
-
-def _check_list(schema: Schema, value: list[Any], place: Place, problems: list[Problem]) -> None:
-    if len(value) > schema.get("maxItems", len(value)):
-        problems.append(Problem(place, f"must have at most {schema['maxItems']} items"))
-        return
-    for index, item in enumerate(value):
-        _check(schema["items"], item, (*place, index), problems)
+            yield Problem((), f"{value['provider']} has no field {name}")

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -25,6 +26,7 @@ _CONSTANTS: Mapping[str, Any] = {"": None, "~": None} | {
 _LONGEST_LINE = 120
 """The bound of a list in one line, without its indentation."""
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9/_.-]*(?: [A-Za-z0-9/_.-]+)*")
+_WITH_PARTS = (dict, list)
 _RESERVED = frozenset({"y", "yes", "n", "no", "on", "off", "true", "false", "null"})
 """Words that some readers of YAML take for something other than text, in any case."""
 _OTHER_THAN_ASCII = re.compile("[^ -~]")
@@ -148,7 +150,7 @@ def _refusal(event: yaml.Event, problem: str) -> PolicyFileError:
     return PolicyFileError([f"line {event.start_mark.line + 1}: {problem}"])
 
 
-def yaml_of(document: Mapping[str, Any]) -> str:
+def yaml_of(document: dict[str, Any]) -> str:
     """The text of a mapping: blocks, and a list of short flat mappings, such as limits, in one line.
 
     Text that every reader of YAML takes for that text is written as it is, all other text in double quotes. PyYAML
@@ -159,18 +161,18 @@ def yaml_of(document: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_mapping(value: Mapping[str, Any], first: str, rest: str, lines: list[str]) -> None:
+def _write_mapping(value: dict[str, Any], first: str, rest: str, lines: list[str]) -> None:
     """`first`: what stands before the first key; `rest`: before the others."""
     before = first
     for name, item in value.items():
         head = f"{before}{_scalar_text(name)}:"
-        if isinstance(item, Mapping) and item:
+        if item and isinstance(item, dict):
             lines.append(head)
             _write_mapping(item, f"{rest}  ", f"{rest}  ", lines)
-        elif isinstance(item, list) and item:
+        elif item and isinstance(item, list):
             _write_list(item, head, rest, lines)
         else:
-            lines.append(f"{head} {_scalar_text(item)}")
+            lines.append(f"{head} {_text_of(item)}")
         before = rest
 
 
@@ -181,29 +183,36 @@ def _write_list(items: Sequence[Any], head: str, rest: str, lines: list[str]) ->
         return
     lines.append(head)
     for item in items:
-        if isinstance(item, Mapping) and item:
+        if item and isinstance(item, dict):
             _write_mapping(item, f"{rest}  - ", f"{rest}    ", lines)
         else:
-            lines.append(f"{rest}  - {_scalar_text(item)}")
+            lines.append(f"{rest}  - {_text_of(item)}")
 
 
 def _one_line(items: Sequence[Any]) -> str | None:
     """The list as a line; None if something in it has parts of its own."""
     parts: list[str] = []
     for item in items:
-        if not isinstance(item, Mapping):
-            parts.append(_scalar_text(item))
+        if not isinstance(item, dict):
+            parts.append(_text_of(item))
             continue
-        if any(isinstance(value, Mapping | list) for value in item.values()):
-            return None
-        parts.append(
-            "{" + ", ".join(f"{_scalar_text(name)}: {_scalar_text(value)}" for name, value in item.items()) + "}"
-        )
+        members: list[str] = []
+        for name, value in item.items():
+            if isinstance(value, _WITH_PARTS):
+                return None
+            members.append(f"{_scalar_text(name)}: {_scalar_text(value)}")
+        parts.append("{" + ", ".join(members) + "}")
     return f"[{', '.join(parts)}]"
 
 
+def _text_of(value: Any) -> str:
+    """A scalar, an empty list or an empty mapping; other lists and mappings as JSON, which is YAML, too."""
+    return json.dumps(value) if isinstance(value, _WITH_PARTS) else _scalar_text(value)
+
+
+@lru_cache(4096, typed=True)
 def _scalar_text(value: Any) -> str:
-    """A value without parts, or an empty list or mapping."""
+    """A value without parts. Cached: the members of limits, and most of their values, are the same few."""
     if not isinstance(value, str):
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED:

@@ -4,11 +4,9 @@
 database, as after a restore. An error stores nothing of the batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from itertools import chain
-from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -20,11 +18,9 @@ from control.api.protocol.errors import bad_request
 from control.errors import InvalidFieldError
 from control.long_work import CHARS_PER_ITEM, OPERATOR, beside
 from policy import exact_json
-from policy.billing import BillingEvent, events_from_wires
+from policy.billing import BillingEvent, EventColumns, columns_from_wires, columns_of
 
 MAX_EVENTS = 4000
-_PORTION = 50
-"""Events that are checked together."""
 _MAX_STATUS = 999
 _TEXTS = {
     "idempotency_key": 64,
@@ -46,11 +42,11 @@ async def _post(request: web.Request) -> web.Response:
     body = await receive_batch(request)
     batch, after = await beside(OPERATOR, len(body) // CHARS_PER_ITEM, partial(parse_batch, body))
     accepted = await dependencies.ingest.commit(batch, after)
-    dependencies.alerts.note({(event.workspace_id, event.group_id) for event in batch})
+    dependencies.alerts.note(set(zip(batch["workspace_id"], batch["group_id"], strict=True)))
     return web.json_response({"accepted": accepted})
 
 
-def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
+def parse_batch(body: bytes) -> tuple[EventColumns, str | None]:
     """The events, and `after`. The error names the first malformed event."""
     try:
         batch = orjson.loads(body)
@@ -60,11 +56,11 @@ def parse_batch(body: bytes) -> tuple[list[BillingEvent], str | None]:
         raise bad_request("The body must be a JSON object with a member `events`") from None
     if not isinstance(wires, list) or len(wires) > MAX_EVENTS:
         raise InvalidFieldError("events", f"must be an array of at most {MAX_EVENTS} events")
-    if not all(map(_are_read_exactly, _portions(wires))):
+    if not _are_read_exactly(wires):
         wires = _read_exactly(body)
     if not (after is None or (isinstance(after, str) and 1 <= len(after) <= _TEXTS["idempotency_key"])):
         raise InvalidFieldError("after", "must be the idempotency key of an event that was committed before")
-    return list(chain.from_iterable(map(_events, _portions(wires)))), after
+    return _columns(wires), after
 
 
 def _read_exactly(body: bytes) -> list[Any]:
@@ -74,40 +70,29 @@ def _read_exactly(body: bytes) -> list[Any]:
         raise InvalidFieldError("events", "an event's metadata is nested too deeply") from None
 
 
-class _Portion(NamedTuple):
-    """Some events of a batch, the first of which has the number `start`."""
-
-    start: int
-    wires: Sequence[Any]
-
-
-def _portions(wires: Sequence[Any]) -> Iterator[_Portion]:
-    return (_Portion(start, wires[start : start + _PORTION]) for start in range(0, len(wires), _PORTION))
-
-
-def _are_read_exactly(portion: _Portion) -> bool:
+def _are_read_exactly(wires: Sequence[Any]) -> bool:
     """Return whether orjson read the events' metadata without loss. Malformed events are reported later."""
-    objects = (wire.get("request_metadata") for wire in portion.wires if isinstance(wire, dict))
+    objects = (wire.get("request_metadata") for wire in wires if isinstance(wire, dict))
     return all(exact_json.has_only_text(metadata) for metadata in objects if isinstance(metadata, dict))
 
 
-def _events(portion: _Portion) -> list[BillingEvent]:
-    """The events of a portion, checked together; one by one if something is wrong, to name the first such event."""
-    events = events_from_wires(portion.wires)
-    if events is None or not _are_sound(events):
-        return [_event(place) for place in enumerate(portion.wires, portion.start)]
-    return events
+def _columns(wires: Sequence[Any]) -> EventColumns:
+    """The events, checked together; one by one if something is wrong, to name the first such event."""
+    columns = columns_from_wires(wires)
+    if columns is None or not _are_sound(columns):
+        return columns_of(list(map(_event, enumerate(wires))))
+    return columns
 
 
-def _are_sound(events: Sequence[BillingEvent]) -> bool:
+def _are_sound(columns: EventColumns) -> bool:
     """Return whether `_check` finds no fault in any of them. Most events share most of their texts."""
     for name, longest in _TEXTS.items():
-        texts = set(map(attrgetter(name), events))
+        texts = set(columns[name])
         if max(map(len, texts)) > longest or "\0" in "".join(texts):
             return False
         if "" in texts and name not in _MAY_BE_EMPTY:
             return False
-    return max(event.status for event in events) <= _MAX_STATUS
+    return all(status <= _MAX_STATUS for status in set(columns["status"]))
 
 
 def _event(place: tuple[int, Any]) -> BillingEvent:

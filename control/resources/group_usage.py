@@ -17,6 +17,7 @@ from policy.limits.counter_layout import bucket_key
 from policy.limits.effective import Bound, bounds_of_each, counting_owner
 from policy.limits.groups import Group
 from policy.limits.kinds import LimitType, Unit
+from policy.limits.limit import SlugLimits
 from policy.limits.windows import until_end_ms
 
 
@@ -146,7 +147,8 @@ def _sorted_bounds(path: Sequence[Group]) -> list[SlugBounds]:
 
 def _usage_bounds(paths: Sequence[Sequence[Group]]) -> tuple[list[list[SlugBounds]], list[Meter]]:
     """The bounds of each path's first group by usage limits, and the meters of all."""
-    limited = {group.id: with_usage_limits(group) for path in paths for group in path}
+    groups = {group.id: group for path in paths for group in path}  # ancestors are on many paths
+    limited = {id: with_usage_limits(group) for id, group in groups.items()}
     of_groups = [[*_bounds_by_slug([limited[group.id] for group in path])] for path in paths]
     return of_groups, _meters(chain.from_iterable(of_groups))
 
@@ -172,7 +174,7 @@ def _bounds_by_slug(path: Sequence[Group]) -> Iterator[SlugBounds]:
 
 def with_usage_limits(group: Group) -> Group:
     """The group without its rate limits."""
-    return replace(group, models=tuple(replace(entry, rate_limits=()) for entry in group.models))
+    return replace(group, models=tuple([SlugLimits(entry.slug, (), entry.usage_limits) for entry in group.models]))
 
 
 def _meters(slugs: Iterable[SlugBounds]) -> list[Meter]:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from policy.limits.groups import Enforcement
 from policy.limits.kinds import USAGE_UNITS, Unit
 from policy.spend.balances import Balance, balance_name
-from policy.spend.limits import SpendEnforcement, SpendLimit
-from policy.spend.spend_hash import spend_key
+from policy.spend.limits import SpendLimit
+from policy.spend.spend_hash import MAX_PICOS, picos_of_amount, spend_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,9 @@ class SpendPlan:
     """All of them, in the order of trial."""
     is_hard: bool = field(init=False, compare=False)
     """True if one of them is HARD, as each balance is."""
+    least_hard_picos: int = field(init=False, compare=False)
+    """The least amount of a HARD limit, in 10^-12; without one, more than any call reserves. A call that needs more
+    never fits."""
 
     def __post_init__(self) -> None:
         ceilings = [_ceiling(bound) for bound in self.bounds]
@@ -89,6 +92,8 @@ class SpendPlan:
             ceilings.append(Ceiling(of.balance.deposited, balance_name(of.group_id), None, True))
         object.__setattr__(self, "ceilings", tuple(ceilings))
         object.__setattr__(self, "is_hard", any(ceiling.is_hard for ceiling in ceilings))
+        amounts = [picos_of_amount(bound.limit.amount) for bound in self.bounds if bound.limit.is_hard]
+        object.__setattr__(self, "least_hard_picos", min(amounts, default=MAX_PICOS))
 
 
 def spend_plan(
@@ -132,7 +137,7 @@ def counting_groups(path: Sequence[str], enforcement: Enforcement) -> tuple[str,
 
 def _ceiling(bound: SpendBound) -> Ceiling:
     limit = bound.limit
-    return Ceiling(limit.amount, bound.counting_group, limit.unit, limit.enforcement is SpendEnforcement.HARD)
+    return Ceiling(limit.amount, bound.counting_group, limit.unit, limit.is_hard)
 
 
 def _cascading(path: Sequence[str], limits: Sequence[Sequence[SpendLimit]]) -> tuple[SpendBound, ...]:

@@ -48,6 +48,10 @@ class SpendLimit:
     currency: str
     enforcement: SpendEnforcement = SpendEnforcement.SOFT
 
+    @property
+    def is_hard(self) -> bool:
+        return self.enforcement is SpendEnforcement.HARD
+
 
 class IllegalSpendLimitsError(ValueError):
     """The spend limits of a group break a rule. The message names the rule."""

@@ -65,6 +65,8 @@ _PART_TOKENS = {
 }
 """Tokens by the type of a part, or by a member that servers take for its type."""
 _MARKS = frozenset(_PART_TOKENS)
+PLAIN_MESSAGE = frozenset(("role", "content"))
+"""The members of nearly every message."""
 _INNER = _MARKS | {"content", "output", "source"}
 """Members of a part that has to be looked at."""
 
@@ -87,6 +89,18 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
     The data of a picture in the body counts by the figure alone. `part_tokens` replaces the figure of each part.
     """
     tokens = body_bytes if _BESIDE_CONTENT.isdisjoint(body) else body_bytes + _beside_content(body, part_tokens)
+    for name in _CONTENT.intersection(body):
+        content = body[name]
+        if type(content) is list:
+            for part in content:
+                if type(part) is not dict or part.keys() != PLAIN_MESSAGE or type(part["content"]) is not str:
+                    return tokens + _media_tokens(body, outline, part_tokens)
+    return tokens
+
+
+def _media_tokens(body: Json, outline: Outline | None, part_tokens: int) -> int:
+    """The tokens of all parts that are not text, less what they hold as text."""
+    tokens = 0
     contents = [*map(body.get, _CONTENT.intersection(body))]
     parts_left = MOST_PARTS
     while contents:
@@ -94,15 +108,13 @@ def most_input(body: Json, body_bytes: int, outline: Outline | None, part_tokens
         if type(content) is not list:
             continue  # text
         for part in content:
-            if type(part) is not dict or (len(part) == 2 and "role" in part and type(part.get("content")) is str):
+            if type(part) is not dict or (part.keys() == PLAIN_MESSAGE and type(part["content"]) is str):
                 continue  # text, as nearly every message
             kind = part.get("type")
             if not _INNER.isdisjoint(part) or (type(kind) is str and kind in _MARKS):
                 parts_left -= 1
                 if parts_left < 0:
-                    return (
-                        body_bytes + _beside_content(body, part_tokens) + MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
-                    )
+                    return MAX_CONTAINERS * (part_tokens or FILE_TOKENS)
                 contents += _contents(part)
                 if figure := _figure(part):
                     tokens += (part_tokens or figure) - _picture_bytes(part, figure, outline)

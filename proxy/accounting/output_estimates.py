@@ -34,7 +34,7 @@ class OutputEstimates:
         if mean is None or mean.calls < CALLS_TO_TRUST:
             return UNKNOWN_OUTPUT if cap is None else cap
         expected = round(mean.output)
-        return expected if cap is None else min(expected, cap)
+        return expected if cap is None or expected < cap else cap
 
     def record(self, group_id: str, slug: str, output_tokens: int) -> None:
         """Add a settled call, with the output that its provider reported."""

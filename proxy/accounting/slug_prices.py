@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from policy.prices import Price, Rates
 from policy.snapshot import PriceRow
-from proxy.accounting.cost_bounds.dearest_rates import DearestRates, dearest_rates
+from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
+from proxy.accounting.cost_bounds.dearest_rates import UNBOUNDED, DearestRates, dearest_rates
 
 _FAR_MS = 1 << 62
 
@@ -19,6 +20,13 @@ class Tariff:
 
     currency: str
     rates: Rates
+
+    def picos_of_text(self, calls: int, input: int, output: int, cached: int) -> int:
+        """The cost of calls of which nothing but text has a price, as a reservation: `picos_of` of `rates.cost`."""
+        rates = self.rates
+        units = rates.per_call * calls + rates.input * (input - cached) + rates.cached_input * cached
+        picos = -(-(units + rates.output * output) // UNITS_PER_PICO)
+        return picos if picos < MAX_PICOS else MAX_PICOS
 
 
 class SlugPrices:
@@ -31,6 +39,10 @@ class SlugPrices:
         self._from_ms = 0
         self._until_ms = 0
         self._price: Price | None = None
+        self._usual: Tariff | None = None
+        """The tariff of calls without a tier that is listed and without long context; None before the first price."""
+        self._usual_input = 0
+        """The most input tokens of such a call."""
         self._tiers: frozenset[str] = frozenset()
         self._tariffs: dict[tuple[str, bool], Tariff] = {}
         """Tariffs by service tier and length. Tiers that are not listed share one, named ""."""
@@ -44,9 +56,10 @@ class SlugPrices:
         """The tariff of a call that ended at `at_ms`; None before the first price."""
         if not self._from_ms <= at_ms < self._until_ms:
             self._turn_to(at_ms)
+        if service_tier not in self._tiers and input_tokens <= self._usual_input:
+            return self._usual
         price = self._price
-        if price is None:
-            return None
+        assert price is not None  # else nothing is unusual
         tier = service_tier if service_tier in self._tiers else ""
         is_long = price.is_long(input_tokens)
         tariff = self._tariffs.get((tier, is_long))
@@ -89,3 +102,6 @@ class SlugPrices:
         self._price = price
         self._tiers = frozenset(() if price is None else dict(price.service_tiers))
         self._tariffs.clear()
+        self._usual = None if price is None else Tariff(price.currency, price.rates())
+        long_context = None if price is None else price.long_context
+        self._usual_input = UNBOUNDED if long_context is None else long_context.above_input_tokens

@@ -5,7 +5,7 @@ See docs/reference/money.md#spend-limits.
 
 from dataclasses import dataclass
 
-from policy.spend.effective import BalanceBound, SpendBound
+from policy.spend.effective import BalanceBound, SpendBound, SpendPlan
 
 GUESS_MS = 60_000
 """The wait for room that only reservations take: nobody knows when their calls end."""
@@ -15,14 +15,13 @@ GUESS_MS = 60_000
 class SpendTaken:
     """A call that spend limits and balance admit, and what is reserved for it until its event is counted.
 
-    `key`: the Redis hash. `groups`: those in which it is reserved, then the balance's name. `picos`: 10^-12 of the
-    currency; with a HARD limit or a balance, the most that the call may cost. Not `is_counted`: nothing is reserved, as
-    nobody counts what the tree spends now, or Redis is away.
+    `plan`: tells the Redis hash, and the groups in which it is reserved. `picos`: 10^-12 of the currency; with a HARD
+    limit or a balance, the most that the call may cost. Not `is_counted`: nothing is reserved, as nobody counts what
+    the tree spends now, or Redis is away.
     """
 
-    key: str
+    plan: SpendPlan
     event_key: str
-    groups: tuple[str, ...]
     picos: int
     is_counted: bool
 

@@ -10,6 +10,7 @@ from typing import Any
 from policy.endpoints import VENDOR_B
 from proxy.accounting.call_bound import OUTPUT_CAPS
 
+_NAMES = frozenset(OUTPUT_CAPS)
 _COMMON = "max_tokens"
 _VENDORS = "max_completion_tokens"
 _CAPS: Mapping[str, tuple[str, ...]] = {
@@ -28,10 +29,15 @@ def capped_members(body: Mapping[str, Any], path: str, provider: str, cap: int) 
     if names is None:
         return {}
     text = b"%d" % cap
-    changed = {name: text for name in OUTPUT_CAPS if type(own := body.get(name)) is int and not 0 < own <= cap}
+    changed: dict[str, bytes] = {}
+    for name in _NAMES.intersection(body):
+        own = body[name]
+        if type(own) is int and not 0 < own <= cap:
+            changed[name] = text
     missing = names[0]
-    if provider == VENDOR_B and _VENDORS in names and body.get(missing) is None:
-        missing = _VENDORS
     if body.get(missing) is None:  # many servers of others pass over the name that the vendor has
-        changed[missing] = text
+        if provider == VENDOR_B and _VENDORS in names:
+            missing = _VENDORS
+        if body.get(missing) is None:
+            changed[missing] = text
     return changed

@@ -68,20 +68,17 @@ class Estimates:
         body_bytes = len(context.body)
         path = context.facts.path
         cap = context.output_cap
-        if cap is not None:
-            cap *= context.answers
-        output = self._output_estimates.expected_output(plan.group_id, plan.slug, cap)
+        allowed = (cap or self._assumed_output) * context.answers
+        output = self._output_estimates.expected_output(plan.group_id, plan.slug, cap and allowed)
         expected = -(-body_bytes // BYTES_PER_TOKEN) + output
         if context.upload is None:
             most = most_input(context.json, body_bytes, context.outline)
         else:
             most = most_form_input(path)
-        most_output = output
-        if path not in WITHOUT_OUTPUT:
-            allowed = cap or self._assumed_output * context.answers
-            most += allowed
-            if most_output < allowed:
-                most_output = allowed
+        if path in WITHOUT_OUTPUT:
+            allowed = 0
+        most += allowed
+        most_output = allowed if allowed > output else output
         if most < expected:
             most = expected
         if most > MAX_COUNT:  # a cap or `n` of many digits

@@ -19,7 +19,6 @@ from proxy.accounting.metering import NO_BILL, Bill, bill_so_far
 from proxy.accounting.recovery import WITHDRAWN_STATUS, close_record
 from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.accounting.spend_taken import SpendTaken
-from proxy.directory_values import SlugRoute
 from proxy.exchange import Admitted, RequestContext
 from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
@@ -73,12 +72,13 @@ class Settle:
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
         pending_record = None
+        ended_at_ms = time_ns() // 1_000_000
         try:
             if context.journaled is not None:
                 context.billed = bill
                 status = context.status if context.dispatched else _status_of_unsent(context)
                 details = event_details(bill.details, bill.source, is_count=context.facts.purpose is _COUNT)
-                end = event_end(time_ns() // 1_000_000, status, tokens, details)
+                end = event_end(ended_at_ms, status, tokens, details)
                 record = close_record(event_key=admitted.event_key, end=end, numbers=numbers)
                 pending_record = self._journal.close(context.journaled, record)
         finally:
@@ -91,7 +91,7 @@ class Settle:
             else:
                 counters.give_back(admitted.take)
             if admitted.spend is not None:
-                self._end_spend(context, admitted.route, admitted.spend, bill)
+                self._end_spend(context, admitted, admitted.spend, bill, ended_at_ms)
         overrun = total - admitted.estimate.expected - admitted.estimate.margin
         if overrun > 0 and reservations:
             self._meters.reservation_overrun(overrun)
@@ -100,18 +100,19 @@ class Settle:
             self._output_estimates.record(plan.group_id, plan.slug, tokens.output)
         return pending_record
 
-    def _end_spend(self, context: RequestContext, route: SlugRoute, reserved: SpendTaken, bill: Bill) -> None:
+    def _end_spend(
+        self, context: RequestContext, admitted: Admitted, reserved: SpendTaken, bill: Bill, at_ms: int
+    ) -> None:
         """Replace what spend limits and the balance reserve by the event's cost, until control has counted it."""
         if not context.dispatched or context.journaled is None:  # no event, or one that costs nothing
             self._spend.give_back(reserved)
             return
-        plan = route.spend
-        assert plan is not None
+        route = admitted.route
+        plan = reserved.plan
         is_charged = context.status < FIRST_ERROR_STATUS and context.facts.purpose is not _COUNT
-        at_ms = time_ns() // 1_000_000
         picos = billed_picos(route.prices, plan.currency, at_ms, bill, is_charged=is_charged)
         self._spend.end(reserved, picos)
-        if plan.is_hard and picos > reserved.picos:
+        if picos > reserved.picos and plan.is_hard:
             self._meters.spend_overrun()
             amounts = [amount_text(amount_of_picos(one)) for one in (picos, reserved.picos)]
             self._overruns.note(route.plan.slug, *amounts, plan.currency)

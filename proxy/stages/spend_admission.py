@@ -8,7 +8,6 @@ from asyncio import CancelledError
 from collections.abc import Sequence
 from functools import partial
 from time import time_ns
-from typing import NamedTuple
 
 from policy.billing import MAX_COUNT
 from policy.limits.alerts import ReachedLimit
@@ -17,12 +16,12 @@ from policy.limits.settlement import Estimate
 from policy.prices import amount_text
 from policy.spend.effective import BalanceBound, SpendPlan
 from policy.spend.key_names import key_of_name
-from policy.spend.limits import SpendEnforcement
-from policy.spend.spend_hash import picos_of_amount
+from policy.spend.spend_hash import MAX_PICOS, picos_of_amount
 from proxy.accounting.call_bound import WITHOUT_OUTPUT
 from proxy.accounting.call_costs import expected_picos
 from proxy.accounting.cost_bounds.bounded_counter import MostCounted
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, CostBound, Unbounded, cost_bound
+from proxy.accounting.cost_bounds.plain_text import plain_bound
 from proxy.accounting.reservations import BALANCE, SPEND, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.accounting.ulids import Ulids
@@ -39,22 +38,10 @@ from proxy.refusals import UnboundedCostError, UnpricedError
 from proxy.time_slices import Slices
 
 _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
-_HARD = SpendEnforcement.HARD
 _FEW_BYTES = 16 << 10
 """A body of this size is read closely at once, a longer one beside the event loop."""
 _DUMPED_BYTES = 512 << 10
 """A longer body is not even compared at once."""
-
-
-class _Amount(NamedTuple):
-    """An amount to ask spend limits and the balance for: all of it, and the least that is enough.
-
-    `bound`: None unless a limit is HARD or there is a balance.
-    """
-
-    picos: int
-    least_picos: int = 0
-    bound: CostBound | None = None
 
 
 class AdmitSpend:
@@ -79,14 +66,27 @@ class AdmitSpend:
         """
         route = context.route
         assert route is not None  # else `route` has raised
-        if spend.is_hard and context.upload is None and context.facts.purpose is not _COUNT:
-            check_names_of_cost(context.json)
-            text = searched_text(context)
-            if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
-                await self._check_closely(context, text)
-        amount = self._amount(context, spend, estimate)
+        is_count = context.facts.purpose is _COUNT
+        bound = None
+        least_picos = 0
+        if spend.is_hard and not is_count:
+            if context.upload is None:
+                check_names_of_cost(context.json)
+                text = searched_text(context)
+                if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
+                    await self._check_closely(context, text)
+            bound = self._bound(context, spend, estimate)
+            picos = bound.whole_picos
+            least_picos = bound.least_picos
+            if least_picos > spend.least_hard_picos:
+                raise _above(spend, least_picos)
+        else:
+            expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
+            if expected is None:
+                raise UnpricedError(route.plan.slug, spend.currency)
+            picos = 0 if is_count else expected  # a count costs nothing, but is refused while nothing is left
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
-        spend_question = self._spend.ask(spend, event_key, amount.picos, amount.least_picos)
+        spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
         reserved: SpendTaken | None = None
         try:
@@ -101,9 +101,10 @@ class AdmitSpend:
             context.rate_limit_lines = answer.lines
             reply = await spend_question
             if not isinstance(reply, SpendTaken):
-                raise self._refusal(context, reply, amount.least_picos)
-            if amount.bound is not None:
-                _cap(context, amount.bound, reply.picos)
+                raise self._refusal(context, reply, least_picos)
+            if bound is not None:
+                is_whole = reply.picos == picos < MAX_PICOS
+                _cap(context, bound, bound.cap if is_whole else bound.cap_within(reply.picos))
             reserved = reply
             return answer, reserved
         except CountersUnavailableError:
@@ -120,34 +121,22 @@ class AdmitSpend:
         check = partial(check_members_are_unique, text)
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
-    def _amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> _Amount:
-        """Return what to reserve. Raises if the call has no price or no bound, or if no window could hold it."""
-        route = context.route
-        assert route is not None
-        now_ms = time_ns() // 1_000_000
-        is_count = context.facts.purpose is _COUNT
-        if spend.is_hard and not is_count:
-            return self._hard_amount(context, spend, estimate, now_ms)
-        picos = expected_picos(route.prices, spend.currency, now_ms, estimate)
-        if picos is None:
-            raise UnpricedError(route.plan.slug, spend.currency)
-        return _Amount(0 if is_count else picos)  # a count costs nothing, but is refused while nothing is left
-
-    def _hard_amount(self, context: RequestContext, spend: SpendPlan, estimate: Estimate, now_ms: int) -> _Amount:
+    def _bound(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> CostBound:
+        """Return the most that the call can cost. Raises if it has no price or no bound."""
         route = context.route
         assert route is not None
         prices = route.prices
+        now_ms = time_ns() // 1_000_000
         rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, spend.currency)
         if rates is None:
             raise UnpricedError(route.plan.slug, spend.currency)
+        plain = plain_bound(context, rates, self._assumed_output)
+        if plain is not None:
+            return plain
         bound = cost_bound(context, rates, self._assumed_output, _most_tokens(context, estimate))
         if isinstance(bound, Unbounded):
             raise UnboundedCostError(route.plan.slug, bound.missing)
-        least_picos = bound.least_picos
-        for each in spend.bounds:
-            if each.limit.enforcement is _HARD and least_picos > picos_of_amount(each.limit.amount):
-                raise above_limit_refusal(least_picos, each)
-        return _Amount(bound.whole_picos, least_picos, bound)
+        return bound
 
     def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:
         """The refusal of a call that limits admit. A decision that is unavailable is counted where it is caught."""
@@ -178,9 +167,15 @@ def _most_tokens(context: RequestContext, estimate: Estimate) -> int | None:
     return most - estimate.output - estimate.output_margin  # with a cap, all that is not output is `most_input`
 
 
-def _cap(context: RequestContext, bound: CostBound, picos: int) -> None:
+def _above(spend: SpendPlan, least_picos: int) -> Exception:
+    """The refusal of a call that no window of a HARD limit could hold."""
+    hard = [each for each in spend.bounds if each.limit.is_hard]
+    too_low = [each for each in hard if picos_of_amount(each.limit.amount) < least_picos]
+    return above_limit_refusal(least_picos, too_low[0])
+
+
+def _cap(context: RequestContext, bound: CostBound, cap: int) -> None:
     """Cap the output at what is reserved: what the target may bring, and what may be counted without its report."""
-    cap = bound.cap_within(picos)
     context.most_counted = MostCounted(bound.input_tokens, cap * bound.answers)
     if context.facts.path not in CAPPED_PATHS or context.upload is not None:
         return

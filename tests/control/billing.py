@@ -1,6 +1,7 @@
 """Helpers for tests of billing events: build them, store many of them, ingest and read them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
@@ -11,7 +12,7 @@ from control.edges.sql.store import Connection, Store, WriteTx
 from control.records.events import EventWindow
 from control.resources.billing_events import EventReader
 from control.resources.spend.draws import EventDraws
-from policy.billing import BillingEvent, Tokens
+from policy.billing import BillingEvent, Tokens, columns_of
 
 EVENT_COLUMNS = (
     "idempotency_key, workspace_id, group_id, external_entity_id, api_key_prefix, request_id, model_slug, timestamp_ms,"
@@ -100,11 +101,22 @@ async def store_as_an_older_version(store: Store, batch: Sequence[BillingEvent])
     return await store.transact(work)
 
 
-def ingest_and_reader(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[Ingest, EventReader]:
+@dataclass(frozen=True, slots=True)
+class EventIngest:
+    """Ingest of events that are made one by one."""
+
+    ingest: Ingest
+
+    async def commit(self, batch: Sequence[BillingEvent], after: str | None = None) -> int:
+        return await self.ingest.commit(columns_of(batch), after)
+
+
+def ingest_and_reader(store: Store, holdback_s: float = HOLDBACK_S, **more: Any) -> tuple[EventIngest, EventReader]:
     """Ingest and reader of billing events, on one clock."""
     clock: EventClock = more.get("clock", EventClock())
     outbox: Outbox | None = more.get("outbox")
-    return Ingest(store, holdback_s, clock, EventDraws().price, outbox), EventReader(store, holdback_s, clock)
+    ingest = EventIngest(Ingest(store, holdback_s, clock, EventDraws().price, outbox))
+    return ingest, EventReader(store, holdback_s, clock)
 
 
 async def clock_ms(store: Store) -> int:

@@ -54,12 +54,12 @@ class FakeSpend:
         assert take.event_key not in self.ended
         self.ended[take.event_key] = picos
         if take.is_counted:
-            self.books[take.key].end(take.event_key, picos)
+            self.books[take.plan.key].end(take.event_key, picos)
 
     def give_back(self, take: SpendTaken) -> None:
         self.given_back.append(take.event_key)
         if take.is_counted:
-            self.books[take.key].give_back(take.event_key)
+            self.books[take.plan.key].give_back(take.event_key)
 
     def check_settled(self) -> None:
         """Assert that each call that was admitted ended, or gave back what it took, once."""
@@ -89,7 +89,7 @@ class FakeSpend:
         is_counted = admission is not None
         if admission is not None and plan.is_hard:
             [picos] = admission.grants
-        return SpendTaken(key=plan.key, event_key=event_key, groups=plan.groups, picos=picos, is_counted=is_counted)
+        return SpendTaken(plan=plan, event_key=event_key, picos=picos, is_counted=is_counted)
 
 
 class LaterSpend(FakeSpend):

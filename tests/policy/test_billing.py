@@ -1,11 +1,20 @@
 """The billing event and its wire form."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
 import pytest
 
-from policy.billing import MAX_COUNT, BillingEvent, Payer, Tokens, events_from_wires, payer_members
+from policy.billing import (
+    MAX_COUNT,
+    BillingEvent,
+    Payer,
+    Tokens,
+    columns_from_wires,
+    columns_of,
+    payer_members,
+)
 
 EVENT = BillingEvent(
     idempotency_key="01J",
@@ -21,6 +30,16 @@ EVENT = BillingEvent(
     request_metadata={"team": "ü", "n": [1]},
 )
 WIRE = EVENT.to_wire()
+
+
+def read_together(wires: Sequence[Any]) -> list[BillingEvent]:
+    """The events that `columns_from_wires` reads."""
+    columns = columns_from_wires(wires)
+    assert columns is not None
+    whole = {**columns, "tokens": [Tokens.from_wire(counts) for counts in columns["tokens"]]}
+    events = list(map(BillingEvent._make, zip(*map(whole.__getitem__, BillingEvent._fields), strict=True)))
+    assert columns_of(events) == {name: tuple(column) for name, column in whole.items()}
+    return events
 
 
 def test_total_counts_cached_input_at_full_weight() -> None:
@@ -57,7 +76,7 @@ FURTHER: list[dict[str, Any]] = [
 def test_what_else_a_call_cost_survives_a_round_trip(further: dict[str, Any]) -> None:
     event = BillingEvent.from_wire(WIRE | further)
     assert orjson.loads(orjson.dumps(event.to_wire())) == WIRE | further
-    assert events_from_wires([WIRE, WIRE | further]) == [EVENT, event]
+    assert read_together([WIRE, WIRE | further]) == [EVENT, event]
 
 
 def test_events_of_one_payer_with_and_without_a_balance_differ_in_that_alone() -> None:
@@ -127,19 +146,19 @@ def test_a_field_of_the_wrong_type_is_refused(field: str, value: Any) -> None:
 @pytest.mark.parametrize("metadata", [None, {}, {"a": {"b": None}}])
 def test_events_that_are_read_together_equal_those_read_one_by_one(metadata: Any) -> None:
     wires = [WIRE, WIRE | {"request_metadata": metadata, "tokens": [MAX_COUNT, 0, 0], "shiny": 1}]
-    assert events_from_wires(wires) == [BillingEvent.from_wire(wire) for wire in wires]
+    assert read_together(wires) == [BillingEvent.from_wire(wire) for wire in wires]
 
 
 @pytest.mark.parametrize(("field", "value"), [*WRONG, ("tokens", [MAX_COUNT + 1, 0, 0]), ("status", MAX_COUNT + 1)])
 def test_events_are_not_read_together_if_one_must_be_looked_at(field: str, value: Any) -> None:
-    assert events_from_wires([WIRE, WIRE | {field: value}]) is None
+    assert columns_from_wires([WIRE, WIRE | {field: value}]) is None
 
 
 @pytest.mark.parametrize(
     "wire", [[], None, "x", 1, {}, *({k: v for k, v in WIRE.items() if k != name} for name in WIRE)]
 )
 def test_events_are_not_read_together_if_one_lacks_a_field(wire: Any) -> None:
-    assert events_from_wires([WIRE, wire]) is None
+    assert columns_from_wires([WIRE, wire]) is None
 
 
 @pytest.mark.parametrize("wire", [[], None, "x", 1])

@@ -293,11 +293,12 @@ async def _records(rows: Sequence[Any]) -> list[GroupRecord]:
 
 
 def _decoded(rows: Sequence[Any]) -> list[GroupRecord]:
-    return [_record(row) for row in rows]
+    """The groups. Models that several of them have, as customers of one plan do, are parsed once."""
+    models = {text: tuple(map(models_entry_from_wire, models_entries(text))) for text in {row.models for row in rows}}
+    return [_record(row, models[row.models]) for row in rows]
 
 
-def _record(row: Any) -> GroupRecord:
-    models = tuple(map(models_entry_from_wire, models_entries(row.models)))
+def _record(row: Any, models: tuple[SlugLimits, ...]) -> GroupRecord:
     group = Group(row.id, row.workspace_id, row.parent_id, row.external_entity_id, Enforcement(row.enforcement), models)
     times = (row.created_at_ms, row.updated_at_ms)
     percents = tuple(orjson.loads(row.alert_percents))

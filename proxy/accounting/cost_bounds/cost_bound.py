@@ -26,12 +26,13 @@ from proxy.json_text.large_json import Outline
 
 LEAST_CAP = 16
 """The lowest cap that a limit lowers a call's output to. Some vendors take none below."""
-_MESSAGES_PATH = "/v1/messages"
+CHAT_PATH = "/v1/chat/completions"
+MESSAGES_PATH = "/v1/messages"
 _BETA_HEADER = "anthropic-beta"
 _BETA_MEMBERS = frozenset(("anthropic_beta", "betas"))
 _LONG_CONTEXT = "context-1m"
 """The beginning of the beta by which a caller of Messages gets a longer context."""
-_CONVERSATIONS = frozenset(("/v1/chat/completions", _MESSAGES_PATH, RESPONSES_PATH))
+_CONVERSATIONS = frozenset((CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH))
 """Paths whose input is one context, which the model's own bound holds for."""
 CAPPED_PATHS = _CONVERSATIONS | {COMPLETIONS_PATH}
 """Paths whose bodies may have an output cap."""
@@ -141,7 +142,7 @@ def cost_bound(
         tool_calls = most_calls * answers
     unseen = unseen_inputs(call.json, path) if call.upload is None else 1
     context = rates.max_input_tokens
-    if context is not None and path == _MESSAGES_PATH and _asks_for_long_context(call):
+    if context is not None and path == MESSAGES_PATH and _asks_for_long_context(call):
         context = max(context, FILE_TOKENS)
     if not unseen and not tool_calls:
         input_tokens = _input_of_body(call, context, most_tokens)

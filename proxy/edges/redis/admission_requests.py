@@ -30,6 +30,8 @@ SOFT_REFUSAL_MAX_MS = 100
 
 Answer = asyncio.Future[Taken | LimitHit]
 """The future that the caller of one call awaits."""
+_answer_of = itemgetter(0)
+_estimate_of = itemgetter(1)
 _is_done = methodcaller("done")
 _TOTAL = itemgetter(0, 1)
 """The figures of an estimate that a take sends for TOKEN limits."""
@@ -40,33 +42,35 @@ _STAMP = b"\xff" * STAMP_BYTES
 class Take(RedisCommand):
     """One call of take.lua, for all requests of one plan in one tick. If the reply is late, what it took is returned.
 
-    `answers` and `estimates`: of each request. `node`: the server that it was sent to. `number`: see
+    `calls`: the answer and the estimate of each request. `node`: the server that it was sent to. `number`: see
     `pending_takes.py`.
     """
 
-    __slots__ = ("answers", "compiled", "estimates", "node", "number")
+    __slots__ = ("calls", "compiled", "node", "number")
 
     node: RedisNode
     number: int
 
     def __init__(self, compiled: "CompiledPlan", on_reply: "Callable[[Take, Any], None]") -> None:
         self.compiled = compiled
-        self.answers: list[Answer] = []
-        self.estimates: list[Estimate] = []
+        self.calls: list[tuple[Answer, Estimate]] = []
         self.on_reply = on_reply
         self.expires_at = NEVER  # the other attributes of a command are set when it is sent
 
     @property
+    def estimates(self) -> Iterable[Estimate]:
+        """The estimate of each request."""
+        return map(_estimate_of, self.calls)
+
+    @property
     def is_awaited(self) -> bool:
         """True while a caller waits for its answer."""
-        return not all(map(_is_done, self.answers))
+        return not all(map(_is_done, map(_answer_of, self.calls)))
 
     def forget_cancelled(self) -> None:
         """Leave out the callers that stopped waiting. Call it only before the command is sent."""
-        if any(map(_is_done, self.answers)):
-            is_awaited = [not answer.done() for answer in self.answers]
-            self.estimates = list(compress(self.estimates, is_awaited))
-            self.answers = list(compress(self.answers, is_awaited))
+        if any(map(_is_done, map(_answer_of, self.calls))):
+            self.calls = [call for call in self.calls if not call[0].done()]
 
     def on_late_reply(self, reply: Any) -> None:
         if isinstance(reply, list):
@@ -150,7 +154,7 @@ class CompiledPlan:
         self._before_stamp, _, self._after_stamp = command[command.index(b"$") :].partition(_STAMP)
         self._argument_count = 4 + len(arguments)  # command, script, number of keys, key
 
-    def encode(self, estimates: Sequence[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
+    def encode(self, estimates: Iterable[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""
         script = self.template.by_sha
         if with_text:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any
 
 import hiredis
@@ -42,6 +43,7 @@ from runtime.redis.slots import slot_of
 from runtime.redis.url import RedisUrl
 
 _log = logging.getLogger(__name__)
+_estimate_of = itemgetter(1)
 
 PLANS_KEPT = 5_000
 """7 MB with limits on each of five levels. When more pairs of group and slug are called than the directory can keep, it
@@ -179,7 +181,7 @@ class RedisCounters:
             answer.set_result(Taken())
             return answer
         compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))
-        if compiled is None or compiled.plan is not plan:
+        if compiled is None:  # what is kept keeps its plan, so no other one has its id
             compiled = self._compile(plan)
         if compiled.refused_until and (refusal := compiled.cached_refusal(self._loop.time())) is not None:
             answer.set_result(refusal)
@@ -191,8 +193,7 @@ class RedisCounters:
             take = compiled.take = Take(compiled, self._on_reply)
             self._takes_to_send.append(take)
             self._nodes.schedule_flush()
-        take.answers.append(answer)
-        take.estimates.append(estimate)
+        take.calls.append((answer, estimate))
         return answer
 
     def abandon(self, question: Awaitable[Taken | LimitHit]) -> None:
@@ -276,7 +277,7 @@ class RedisCounters:
         for take in takes:
             take.compiled.take = None
             take.forget_cancelled()
-            if take.answers:
+            if take.calls:
                 node = self._nodes.of(take.compiled.slot)
                 self._send(take, node, node.clock.at_most(deadline_s))
 
@@ -295,13 +296,12 @@ class RedisCounters:
             self._on_failure(take, reply)
             return
         self._on_answer(take, reply[0])
-        answers = take.answers
         admitted = reply[1]
         if admitted:
             self._admit(take, reply, admitted)
         if reply[2]:
             hit = self._refused(take.compiled, reply, take.sent_at)
-            for answer in answers[admitted:]:
+            for answer, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
         elif not admitted and take.is_awaited:  # refused as late, and it was not: Redis' clock was estimated wrongly
@@ -311,11 +311,11 @@ class RedisCounters:
         """Tell the first of a take's callers that they are admitted."""
         compiled = take.compiled
         local = self._local
-        estimates = take.estimates[:admitted]
-        by_estimate = compiled.taken(reply, estimates)
+        calls = take.calls[:admitted]
+        by_estimate = compiled.taken(reply, map(_estimate_of, calls))
         if compiled.place is not None:
             self.places.taken(compiled.place, take.number, admitted)
-        for answer, estimate in zip(take.answers, estimates, strict=False):
+        for answer, estimate in calls:
             admission = by_estimate[estimate]
             if answer.done():
                 for reservation in admission.returnable:
@@ -353,7 +353,7 @@ class RedisCounters:
             take.node.epoch.forget()
             if self._sent_elsewhere(take, str(reply)):
                 return
-        for answer, estimate in zip(take.answers, take.estimates, strict=True):
+        for answer, estimate in take.calls:
             if not answer.done():
                 self._decide_without_redis(take.compiled, answer, estimate)
 

@@ -77,7 +77,7 @@ class PendingTakes:
 
     def connection_lost(self, take: Take) -> None:
         """Remember a take whose connection was lost before it was answered."""
-        lost_take = _LostTake(take.number, take.compiled, take.estimates)
+        lost_take = _LostTake(take.number, take.compiled, list(take.estimates))
         self._lost_takes.setdefault(take.compiled.plan.key, []).append(lost_take)
 
     def oldest_lost(self, key: str) -> int | None:

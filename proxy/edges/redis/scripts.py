@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from itertools import count
+from itertools import chain, count
 from typing import NamedTuple
 
 from policy.limits.counter_layout import HASH_EXPIRY_S, MARKER_PREFIX, TAKES_SUFFIX, masks_by_type
@@ -168,17 +168,38 @@ def batch_arguments(
     settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease_ms: int
 ) -> list[bytes]:
     """The same for packed settlements and their buckets. `marker`: the incarnation's `marker_field`."""
+    lease = lease_ms.to_bytes(6, "little")
+    shared = buckets[0]
+    if buckets.count(shared) == len(buckets):  # calls of one plan share theirs, so they are packed once
+        groups, masks = zip(*shared, strict=True) if shared else ((), ())
+        layout, pack = _buckets_form(len(shared))
+        numbers = pack(*chain.from_iterable(enumerate(masks, 1)))
+        values = lease + numbers.join(settlements) + numbers
+        return [b"<I6" + layout * len(buckets), values, *map(str.encode, groups), marker]
+    return _mixed_arguments(settlements, buckets, marker, lease)
+
+
+def _mixed_arguments(
+    settlements: Sequence[bytes], buckets: Sequence[Buckets], marker: bytes, lease: bytes
+) -> list[bytes]:
+    """The same for calls of several plans, in one pass."""
     layout, pack = _settle_layout(tuple(map(len, buckets)))
     places: dict[str, int] = defaultdict(count(1).__next__)
-    values: list[bytes | int] = [lease_ms.to_bytes(6, "little")]
+    values: list[bytes | int] = [lease]
     latest: Buckets = ()
     numbers: list[int] = []
     for settlement, own in zip(settlements, buckets, strict=True):
-        if own is not latest:  # calls of one plan share theirs
+        if own is not latest:
             latest = own
             numbers = [number for group, mask in own for number in (places[group], mask)]
         values += (settlement, *numbers)
     return [layout, pack(*values), *map(str.encode, places), marker]
+
+
+@lru_cache(64)
+def _buckets_form(number: int) -> tuple[bytes, Callable[..., bytes]]:
+    """The layout of a settlement with so many buckets, for Lua, and the function that packs these."""
+    return _SETTLEMENT_FORMAT + b"HI8" * number, struct.Struct("<" + "HQ" * number).pack
 
 
 @lru_cache(256)

@@ -133,17 +133,17 @@ class SettlementSender:
         if not queue.settlements:
             self.ready.append(queue)
             self._nodes.schedule_flush()
+        flags = WITHOUT_REDIS if local else 0
         if given_back:
-            flags = GIVEN_BACK | WITHOUT_REDIS if local else GIVEN_BACK
+            flags |= GIVEN_BACK
         else:
-            flags = WITHOUT_REDIS if local else 0
             self.last_number = number
         queue.settlements.append(
             pack_settlement(number, admitted_at_ms, reserved_tokens, margin_tokens, actual_tokens, flags, len(buckets))
         )
         queue.buckets.append(buckets)
-        if key in self._soft_refusals:  # it may have made room: ask Redis again
-            for compiled in self._soft_refusals.pop(key):
+        if self._soft_refusals:  # it may have made room: ask Redis again
+            for compiled in self._soft_refusals.pop(key, ()):
                 compiled.refused_until = 0.0
 
     def send_ready(self) -> None:

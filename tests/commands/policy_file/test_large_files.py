@@ -1,5 +1,8 @@
 """Large workspaces: what they cost to write and read, and what `export` writes."""
 
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.errors import ManagementError
-from commands.policy_file.document import read_document
+from commands.policy_file.document import read_document, read_value
 from commands.policy_file.export import export_value
 from commands.policy_file.values import Group, OwnedResource, Workspace
 from commands.policy_file.yaml_text import MAX_CHARS, parse_yaml, yaml_of
@@ -17,6 +20,7 @@ from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit, SlugLimits
 from tests.proxy.growth.work import check_grows_linearly
 
+MOST_CALLS_PER_GROUP = 155
 HEAD = "version: 1\nname: a\n"
 
 
@@ -48,6 +52,36 @@ def test_work_of_reading_a_file_grows_with_its_groups() -> None:
         return lambda: read_document(text)
 
     check_grows_linearly(prepare)
+
+
+def test_export_of_a_group_takes_few_calls() -> None:
+    """20 000 groups are exported within ten seconds."""
+    of = workspace(1_000)
+
+    def export() -> None:
+        value, _ = export_value(of, "policy")
+        read_value(value)
+        yaml_of(value)
+
+    export()  # what is kept for all of them
+    calls = python_calls_of(export) / 1_000
+    assert calls <= MOST_CALLS_PER_GROUP, calls
+
+
+def python_calls_of(act: Callable[[], object]) -> int:
+    """The number of Python functions that `act` calls."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 def test_file_of_more_than_16_million_characters_is_read_and_its_problems_have_lines() -> None:

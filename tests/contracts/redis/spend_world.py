@@ -15,8 +15,10 @@ from policy.spend.limits import SpendEnforcement, SpendLimit
 from policy.spend.spend_book import Call, IncompleteReservationsError, SpendAdmission
 from policy.spend.spend_hash import unpack_amount
 from proxy.edges.redis.spend.scripts import (
+    Arguments,
     SpendScripts,
     call_arguments,
+    encoded,
     hard_call_arguments,
     take_template,
 )
@@ -58,11 +60,11 @@ def plan_of(
 
 def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> SpendAdmission | None:
     """Run take.lua for calls of one tick. Raises `IncompleteReservationsError`, as the reference does."""
-    encoded = [
+    questions = [
         hard_call_arguments(event_key, picos, least) if plan.is_hard else call_arguments(event_key, picos)
         for event_key, picos, least in calls
     ]
-    arguments = [argument for one in encoded for argument in decoded(one)]
+    arguments = [argument for one in questions for argument in decoded(one)]
     reply = client.eval(SCRIPTS.take.text.decode(), 1, plan.key, *take_template(plan, INCARNATION), *arguments)
     if reply == -1:
         raise IncompleteReservationsError
@@ -74,15 +76,15 @@ def run_take(client: redis.Redis, plan: SpendPlan, calls: Sequence[Call]) -> Spe
     return SpendAdmission(reply[0], reply[1], reply[2], tuple(grants))
 
 
-def run_end(client: redis.Redis, key: str, *ends: bytes) -> None:
-    """Run end.lua. `ends`: each two encoded arguments."""
+def run_end(client: redis.Redis, key: str, *ends: Arguments) -> None:
+    """Run end.lua."""
     arguments = [argument for end in ends for argument in decoded(end)]
     assert client.eval(SCRIPTS.end.text.decode(), 1, key, *arguments) == len(ends)
 
 
-def decoded(encoded: bytes) -> list[bytes]:
-    """The arguments that are encoded for Redis."""
+def decoded(call: Arguments) -> list[bytes]:
+    """The arguments as Redis gets them."""
     reader = hiredis.Reader()
-    reader.feed(b"*2\r\n" + encoded)
+    reader.feed(b"*2\r\n" + encoded([call]))
     arguments: list[bytes] = reader.gets()
     return arguments

@@ -97,7 +97,7 @@ async def quiet(counters: RedisCounters) -> None:
 async def test_a_call_reserves_and_ends(own: "redis.Redis", counters: RedisCounters) -> None:
     one = await take(counters, KEYS[0], 7)
     other = await take(counters, KEYS[1], 5)
-    assert one == SpendTaken(key=PLAN.key, event_key=KEYS[0], groups=("team", "root"), picos=7, is_counted=True)
+    assert one == SpendTaken(plan=PLAN, event_key=KEYS[0], picos=7, is_counted=True)
     assert reserved(own) == reserved(own, "team") == 12
     counters.spend.end(one, 3)
     counters.spend.give_back(other)

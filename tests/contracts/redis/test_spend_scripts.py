@@ -35,6 +35,7 @@ from policy.spend.spend_hash import (
     window_name,
 )
 from proxy.edges.redis.spend.scripts import (
+    Arguments,
     call_arguments,
     given_back_arguments,
     given_up_arguments,
@@ -93,7 +94,7 @@ class Twins:
 
     def end(self, *ends: tuple[str, int | None, bool]) -> None:
         """Per call: its event's key, its cost or None if it was never dispatched, whether it was given up."""
-        encoded = []
+        encoded: list[Arguments] = []
         for event_key, picos, is_given_up in ends:
             if picos is not None:
                 encoded.append(call_arguments(event_key, picos))

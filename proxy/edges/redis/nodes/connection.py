@@ -24,6 +24,7 @@ def encode_argument(argument: bytes) -> bytes:
 
 NEVER = math.inf
 _encoded = attrgetter("encoded")
+_NO_REPLY = object()
 
 
 class RedisCommand:
@@ -72,7 +73,7 @@ class RedisConnection(asyncio.Protocol):
         """The number of `pending`, from the left, that have failed already and only wait for their late reply."""
         self.notify_when_idle = False
         self._on_idle = on_idle
-        self._reader = hiredis.Reader(protocolError=ConnectionError)
+        self._reader = hiredis.Reader(protocolError=ConnectionError, notEnoughData=_NO_REPLY)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,7 +89,7 @@ class RedisConnection(asyncio.Protocol):
         pending = self.pending
         try:
             reader.feed(data)
-            while (reply := reader.gets()) is not False:
+            for reply in iter(reader.gets, _NO_REPLY):
                 command = pending.popleft()
                 if self.expired:
                     self.expired -= 1

@@ -158,7 +158,8 @@ class RedisClient:
         expires_at = time.monotonic() + self._options.deadline_s
         if self._deadline_timer is None:
             self._deadline_timer = self._loop.call_at(expires_at, self._check_deadlines)
-        if self._connection is None:
+        connection = self._connection
+        if connection is None:
             new = [command for command in self._queue if command.expires_at == NEVER]
         else:
             new = self._queue.copy()
@@ -167,8 +168,8 @@ class RedisClient:
             command.sent_at = now
             if command.expires_at == NEVER:  # a redirected command keeps its deadline
                 command.expires_at = expires_at
-        if self._connection is not None:
-            self._connection.send(new)
+        if connection is not None:
+            connection.send(new)
 
     def _check_deadlines(self, now: float = 0.0) -> None:
         """Fail the commands that were overdue at `now`. One timer serves all: they expire in the order of sending.

@@ -17,6 +17,7 @@ import hiredis
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode_argument
 from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes
 from proxy.edges.redis.scripts import Script
+from proxy.edges.redis.spend.scripts import Arguments, encoded
 from runtime.redis.slots import slot_of
 
 _log = logging.getLogger(__name__)
@@ -25,11 +26,11 @@ _TREES_KEPT = 1_000
 BATCH_MOST = 250
 """The most ends of a batch: 2 ms of Redis' time in trees of five levels."""
 PENDING_MOST = 100_000
-"""The most unconfirmed ends, 15 MB. More calls than a worker can have in flight when Redis goes away."""
+"""The most unconfirmed ends, 20 MB. More calls than a worker can have in flight when Redis goes away."""
 
 
 class _Tree:
-    """The unconfirmed ends of one tree, oldest first, each encoded as two arguments of the script."""
+    """The unconfirmed ends of one tree, oldest first."""
 
     __slots__ = ("arguments", "awaits_retry", "confirmed", "ends", "in_flight", "slot")
 
@@ -37,7 +38,7 @@ class _Tree:
         name = key.encode()
         self.slot = slot_of(name)
         self.arguments = encode_argument(b"1") + encode_argument(name)
-        self.ends: list[bytes] = []
+        self.ends: list[Arguments] = []
         self.confirmed = 0  # the number of ends that are confirmed and not in `ends` any more
         self.in_flight = False
         self.awaits_retry = False  # the last batch failed; the retry timer sends it again
@@ -78,33 +79,35 @@ class EndSender:
         self._is_full = False
         self._logged_error = ""
 
-    def add(self, key: str, arguments: bytes) -> None:
-        """Queue an end for this tick's write. `arguments`: two of end.lua, encoded."""
+    def add(self, key: str, end: Arguments) -> None:
+        """Queue an end for this tick's write."""
         tree = self._trees.get(key)
         if tree is None:
             tree = self._add_tree(key)
         if self.pending >= PENDING_MOST:
             self._log_full()
             return
-        self._queue(tree, arguments)
+        if not tree.ends:
+            self._make_ready(tree)
+        tree.ends.append(end)
+        self.pending += 1
 
-    def put(self, key: str, reservations: Sequence[bytes]) -> Callable[[], bool]:
-        """Queue reservations, each two encoded arguments of end.lua, behind the ends of their tree.
+    def put(self, key: str, reservations: Sequence[Arguments]) -> Callable[[], bool]:
+        """Queue reservations behind the ends of their tree.
 
         None is dropped: there are as many as calls in flight. Returns what tells if all are confirmed.
         """
         tree = self._trees.get(key) or self._add_tree(key)
-        for arguments in reservations:
-            self._queue(tree, arguments)
+        if reservations and not tree.ends:
+            self._make_ready(tree)
+        tree.ends += reservations
+        self.pending += len(reservations)
         through = tree.confirmed + len(tree.ends)
         return lambda: tree.confirmed >= through
 
-    def _queue(self, tree: _Tree, arguments: bytes) -> None:
-        if not tree.ends:
-            self.ready.append(tree)
-            self._schedule_flush()
-        tree.ends.append(arguments)
-        self.pending += 1
+    def _make_ready(self, tree: _Tree) -> None:
+        self.ready.append(tree)
+        self._schedule_flush()
 
     def send_ready(self) -> None:
         """Enqueue this tick's batches at the client, just before it writes."""
@@ -160,7 +163,7 @@ class EndSender:
             4 + 2 * batch.count,
             script,
             tree.arguments,
-            b"".join(tree.ends[: batch.count]),
+            encoded(tree.ends[: batch.count]),
         )
         batch.node = node
         tree.in_flight = True
@@ -186,8 +189,7 @@ class EndSender:
         tree.confirmed += count
         self.pending -= count
         if tree.ends:  # send them with the flush, together with what this tick still adds
-            self.ready.append(tree)
-            self._schedule_flush()
+            self._make_ready(tree)
         elif not self.pending and self._confirmed_all is not None and not self._confirmed_all.done():
             self._confirmed_all.set_result(None)
 

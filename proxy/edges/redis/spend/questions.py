@@ -5,7 +5,7 @@ See docs/reference/money.md#how-spend-is-counted.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import itemgetter, methodcaller
 from typing import Any
 
 from policy.spend.effective import SpendPlan
@@ -13,12 +13,21 @@ from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUn
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import Script
-from proxy.edges.redis.spend.scripts import call_arguments, hard_call_arguments, take_template
+from proxy.edges.redis.spend.scripts import (
+    calls_arguments,
+    encoded,
+    hard_calls_arguments,
+    take_template,
+)
 from runtime.redis.slots import slot_of
 
 CALLS_MOST = 500
 """The most calls of one command: Lua puts a field per call and their groups' on its stack."""
-_LEAST = itemgetter(3)
+_answer_of = itemgetter(0)
+_event_key_of = itemgetter(1)
+_picos_of = itemgetter(2)
+_least_of = itemgetter(3)
+_is_done = methodcaller("done")
 SpendAnswer = asyncio.Future[SpendTaken | SpendHit | SpendUnavailable]
 """The future that the caller of one call awaits."""
 
@@ -46,23 +55,33 @@ class SpendTake(RedisCommand):
 
         HARD limits and balances refuse all calls after the first that they refuse: those that need less come before it.
         """
-        self.calls = [call for call in self.calls if not call[0].done()]
+        if any(map(_is_done, map(_answer_of, self.calls))):
+            self.calls = [call for call in self.calls if not call[0].done()]
         if self.plan.plan.is_hard:
-            self.calls.sort(key=_LEAST)
+            self.calls.sort(key=_least_of)
+
+    def split(self) -> "SpendTake":
+        """Part the first `CALLS_MOST` calls from a take that has more."""
+        first = SpendTake(self.plan, self.on_reply)
+        first.calls = self.calls[:CALLS_MOST]
+        del self.calls[:CALLS_MOST]
+        return first
 
     def encode(self, *, with_text: bool = False) -> bytes:
         """The command. `with_text`: for a Redis that has not loaded the script yet."""
         plan = self.plan
+        event_keys = map(_event_key_of, self.calls)
+        amounts = map(_picos_of, self.calls)
         if plan.plan.is_hard:
-            calls = [hard_call_arguments(event_key, picos, least) for _, event_key, picos, least in self.calls]
+            calls = hard_calls_arguments(event_keys, amounts, map(_least_of, self.calls))
         else:
-            calls = [call_arguments(event_key, picos) for _, event_key, picos, _ in self.calls]
+            calls = calls_arguments(event_keys, amounts)
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
             plan.argument_count + 2 * len(self.calls),
             script,
             plan.arguments,
-            b"".join(calls),
+            encoded(calls),
         )
 
 

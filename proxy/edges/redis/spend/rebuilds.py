@@ -11,7 +11,7 @@ from policy.spend.spend_hash import Reserved
 from proxy.accounting.spend_taken import SpendTaken
 from proxy.edges.redis.nodes.redis_node import RedisNode, RedisNodes
 from proxy.edges.redis.spend.end_sender import EndSender
-from proxy.edges.redis.spend.scripts import reservation_arguments
+from proxy.edges.redis.spend.scripts import Arguments, reservation_arguments
 from runtime.background import cancelled
 from runtime.redis.slots import slot_of
 
@@ -112,11 +112,11 @@ class Rebuilds:
         tree.puts += 1
         self.present_epochs[tree.key] = tree.epoch
         self.puts += 1
-        calls = [take for take in self._open.values() if take.key == tree.key]
+        calls = [take for take in self._open.values() if take.plan.key == tree.key]
         tree.is_confirmed = self._ends.put(tree.key, [self._arguments(take) for take in calls])
 
-    def _arguments(self, take: SpendTaken) -> bytes:
-        reserved = Reserved(take.picos, self._incarnation, take.groups)
+    def _arguments(self, take: SpendTaken) -> Arguments:
+        reserved = Reserved(take.picos, self._incarnation, take.plan.groups)
         return reservation_arguments(take.event_key, reserved)
 
 

@@ -106,16 +106,17 @@ class RedisSpend:
         """
         answer: SpendAnswer = self._loop.create_future()
         if plan.is_hard:
-            picos = max(picos, least)
+            if picos < least:
+                picos = least
             if not self.may_reserve:
                 self._log_unavailable(_UNREGISTERED)
                 answer.set_result(SpendUnavailable(_UNREGISTERED))
                 return answer
         compiled = self._plans.young.get(id(plan)) or self._plans.get(id(plan))
-        if compiled is None or compiled.plan is not plan:
+        if compiled is None:  # what is kept keeps its plan, so no other one has its id
             compiled = self._compile(plan)
         take = compiled.take
-        if take is None or len(take.calls) >= CALLS_MOST:
+        if take is None:
             take = compiled.take = SpendTake(compiled, self._on_reply)
             self._takes_to_send.append(take)
             self._schedule_flush()
@@ -132,15 +133,16 @@ class RedisSpend:
     def end(self, take: SpendTaken, picos: int) -> None:
         """Set the reservation of a dispatched call to its cost, until its event is counted. Only queues it: it leaves
         in this tick, and again until Redis confirms it."""
-        self.open.pop(take.event_key, None)
+        event_key = take.event_key
+        self.open.pop(event_key, None)
         if take.is_counted and picos != take.picos:
-            self._ends.add(take.key, call_arguments(take.event_key, picos))
+            self._ends.add(take.plan.key, call_arguments(event_key, picos))
 
     def give_back(self, take: SpendTaken) -> None:
         """Return the reservation of a call of which no byte was written upstream. Only queues it, like `end`."""
         self.open.pop(take.event_key, None)
         if take.is_counted:
-            self._ends.add(take.key, given_back_arguments(take.event_key))
+            self._ends.add(take.plan.key, given_back_arguments(take.event_key))
 
     def flush(self) -> None:
         """Encode the ends and the calls of this tick. Ends go first: they may make room for the calls."""
@@ -155,9 +157,12 @@ class RedisSpend:
             take.plan.take = None
             take.order_calls()
             if take.calls:
+                node = self._nodes.of(take.plan.slot)
                 if take.plan.plan.is_hard:
-                    self._read_epoch(self._nodes.of(take.plan.slot))
-                self._send(take, self._nodes.of(take.plan.slot))
+                    self._read_epoch(node)
+                while len(take.calls) > CALLS_MOST:
+                    self._send(take.split(), node)
+                self._send(take, node)
 
     def redis_is_back(self) -> None:
         """Send again the ends that were not confirmed."""
@@ -215,22 +220,24 @@ class RedisSpend:
         self._unavailable(take, _ANOTHER_SERVER if take.node.epoch.text else _AWAY)
 
     def _answer(self, take: SpendTake, reply: list[Any]) -> None:
-        plan = take.plan
+        plan = take.plan.plan
+        open_calls = self.open
         admitted = reply[0]
-        key = plan.plan.key
-        groups = plan.plan.groups
-        grants = iter(reply[4:])
-        for answer, event_key, picos, _ in take.calls[:admitted] if reply[1] else take.calls:
-            grant = next(grants, b"")
-            amount = unpack_amount(grant) if grant else picos
-            outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=amount, is_counted=True)
+        calls = take.calls[:admitted]
+        if any(grants := reply[4:]):  # there was not room for all that was asked for
+            calls = [
+                (answer, event_key, unpack_amount(grant) if grant else picos, least)
+                for (answer, event_key, picos, least), grant in zip(calls, grants, strict=True)
+            ]
+        for answer, event_key, picos, _ in calls:
+            outcome = SpendTaken(plan=plan, event_key=event_key, picos=picos, is_counted=True)
             if answer.done():
                 self.give_back(outcome)
             else:
-                self.open[event_key] = outcome
+                open_calls[event_key] = outcome
                 answer.set_result(outcome)
         if reply[1]:
-            hit = plan.hit(reply)
+            hit = take.plan.hit(reply)
             for answer, _, _, _ in take.calls[admitted:]:
                 if not answer.done():
                     answer.set_result(hit)
@@ -265,11 +272,10 @@ class RedisSpend:
             node.epoch.read()
 
     def _admit_uncounted(self, take: SpendTake) -> None:
-        key = take.plan.plan.key
-        groups = take.plan.plan.groups
+        plan = take.plan.plan
         for answer, event_key, picos, _ in take.calls:
             if not answer.done():
-                outcome = SpendTaken(key=key, event_key=event_key, groups=groups, picos=picos, is_counted=False)
+                outcome = SpendTaken(plan=plan, event_key=event_key, picos=picos, is_counted=False)
                 answer.set_result(outcome)
 
     def _sent_elsewhere(self, take: SpendTake, error: str) -> bool:

@@ -165,6 +165,7 @@ async def test_a_late_event_is_stamped_no_earlier_than_half_the_holdback_ago(sto
 
 
 async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tried_again(store: Store) -> None:
+    await add_webhook(store, "ws_1")
     stamps: list[int] = []
 
     async def slow_at_first(tx: WriteTx, rows: Any, receivers: object) -> None:
@@ -179,6 +180,8 @@ async def test_a_transaction_beyond_a_quarter_of_the_holdback_is_aborted_and_tri
 
 
 async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) -> None:
+    await add_webhook(store, "ws_1")
+
     async def slow(tx: WriteTx, rows: Any, receivers: object) -> None:
         await asyncio.sleep(0.2)
 
@@ -189,6 +192,7 @@ async def test_a_database_that_is_always_too_slow_takes_nothing(store: Store) ->
 
 
 async def test_the_outbox_is_told_of_new_events_alone_and_shares_their_fate(store: Store) -> None:
+    await add_webhook(store, "ws_1")
     batches: list[list[str]] = []
 
     async def outbox(tx: WriteTx, rows: Any, receivers: object) -> None:

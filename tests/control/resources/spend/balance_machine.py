@@ -50,6 +50,7 @@ from policy.spend.spend_hash import (
 )
 from proxy.edges.redis.scripts import CLOCK
 from proxy.edges.redis.spend.scripts import (
+    Arguments,
     SpendScripts,
     call_arguments,
     given_back_arguments,
@@ -301,7 +302,7 @@ class Machine(RuleBasedStateMachine):
         assert most >= min(tokens, least)
         self.open[key] = OpenCall(key, place, plan, reserved, most)
 
-    def _end(self, tree_key: str, *ends: bytes) -> None:
+    def _end(self, tree_key: str, *ends: Arguments) -> None:
         arguments = [argument for end in ends for argument in decoded(end)]
         assert self.shared.client.eval(SCRIPTS.end.text.decode(), 1, tree_key, *arguments) == len(ends)
 

@@ -1,6 +1,8 @@
 """The commands that a compiled plan sends; a refusal is repeated from memory only while Redis would still refuse."""
 
 import math
+from asyncio import new_event_loop
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
@@ -127,6 +129,15 @@ def test_packed_batch_holds_each_settlement_with_its_buckets(batch: list[Settlem
     assert [number_of(packed(settlement)) for settlement in batch] == [settlement.number for settlement in batch]
 
 
+@given(st.builds(Settlement, RESERVATIONS, NUMBERS, NUMBERS, st.booleans()), st.lists(NUMBERS, max_size=6))
+def test_packed_batch_of_one_plan_has_its_buckets_once(one: Settlement, numbers: list[int]) -> None:
+    batch = [one, *(one._replace(number=number) for number in numbers)]
+    arguments = settle_arguments(batch, "worker", 1000)
+    command = RedisCommand(encode(b"EVAL", SCRIPT.text, b"1", one.reservation.key, *arguments), print)
+    assert sent_batch(command) == SentBatch(b"EVAL", SCRIPT.text, b"@worker", 1000, batch)
+    assert len(arguments) == 3 + len(one.reservation.buckets)
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(0, 700))
 def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -> None:
     """Lua unpacks at most 4000 values."""
@@ -171,8 +182,10 @@ def test_a_revocation_answers_for_the_takes_up_to_its_number_only() -> None:
     given_back: list[Reservation] = []
     takes = PendingTakes(nodes, SCRIPT, "worker", given_back.append)
     pending = [Take(compiled(), print) for _ in range(2)]
+    with closing(new_event_loop()) as loop:
+        answer = loop.create_future()
     for take in pending:
-        take.estimates.append(Estimate(5))
+        take.calls.append((answer, Estimate(5)))
         takes.stamp(take, nodes.node)
     takes.connection_lost(pending[0])
     takes.redis_is_back()

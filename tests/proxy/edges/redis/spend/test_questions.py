@@ -7,7 +7,7 @@ import hiredis
 from policy.spend.spend_hash import pack_amount
 from proxy.accounting.spend_taken import GUESS_MS, SpendHit
 from proxy.edges.redis.scripts import Script
-from proxy.edges.redis.spend.questions import CompiledSpendPlan, SpendTake
+from proxy.edges.redis.spend.questions import CALLS_MOST, CompiledSpendPlan, SpendTake
 from proxy.edges.redis.spend.scripts import take_template
 from tests.contracts.redis.spend_world import INCARNATION, hard, limits, plan_of
 
@@ -42,6 +42,16 @@ async def test_calls_that_hard_limits_bind_have_two_amounts_and_the_least_come_f
     reader.feed(take.encode())
     calls = [b"pnone", pack_amount(0) + pack_amount(9), b"psome", pack_amount(1) + pack_amount(9)]
     assert reader.gets()[-6:] == [*calls, b"pmuch", pack_amount(9) + pack_amount(9)]
+
+
+async def test_a_take_of_more_calls_than_a_command_holds_is_split_in_order() -> None:
+    take = SpendTake(compiled(), lambda _take, _reply: None)
+    answer = asyncio.get_running_loop().create_future()
+    take.calls = [(answer, f"key-{place}", place, 0) for place in range(CALLS_MOST + 2)]
+    first = take.split()
+    assert [picos for _, _, picos, _ in first.calls] == list(range(CALLS_MOST))
+    assert [picos for _, _, picos, _ in take.calls] == [CALLS_MOST, CALLS_MOST + 1]
+    assert first.plan is take.plan
 
 
 def test_a_refusal_names_its_bound_and_how_long_it_lasts() -> None:

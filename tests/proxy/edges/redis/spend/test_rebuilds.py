@@ -6,20 +6,22 @@ from collections.abc import AsyncIterator
 import hiredis
 import pytest
 
+from policy.spend.effective import SpendPlan
 from policy.spend.spend_hash import Reserved, pack_reservation
 from proxy.accounting.spend_taken import SpendTaken
 from proxy.edges.redis.scripts import Script
 from proxy.edges.redis.spend.end_sender import EndSender
 from proxy.edges.redis.spend.rebuilds import Rebuilds
 from proxy.edges.redis.spend.scripts import given_back_arguments
-from tests.contracts.redis.spend_world import INCARNATION
+from tests.contracts.redis.spend_world import INCARNATION, limits, plan_of
 from tests.proxy.edges.redis.scripted_nodes import ScriptedNodes
 from tests.waiting import eventually, until_still
 
-KEY = "tg:{root|group}"
+PLAN = plan_of(("team", limits(day="2")), ("root", ()))
+OTHER_PLAN = plan_of(("other", limits(day="2")))
+KEY = PLAN.key
 EPOCH = "a" * 40
 OTHER = "b" * 40
-GROUPS = ("team", "root")
 
 
 class World:
@@ -40,8 +42,8 @@ class World:
         self.client.available = self.client.connected = True  # type: ignore[attr-defined]
         self.client.connections = number  # type: ignore[attr-defined]
 
-    def reserve(self, event_key: str, picos: int, key: str = KEY) -> None:
-        self.open[event_key] = SpendTaken(key=key, event_key=event_key, groups=GROUPS, picos=picos, is_counted=True)
+    def reserve(self, event_key: str, picos: int, plan: SpendPlan = PLAN) -> None:
+        self.open[event_key] = SpendTaken(plan=plan, event_key=event_key, picos=picos, is_counted=True)
 
     async def next_command(self) -> list[bytes]:
         """The oldest command that is not answered: INFO, or a batch of ends."""
@@ -87,17 +89,17 @@ async def world() -> AsyncIterator[World]:
 
 async def test_a_tree_is_rebuilt_when_its_reservations_are_confirmed(world: World) -> None:
     world.reserve("one", 5)
-    world.reserve("two", 7, key="tg:{other|group}")
+    world.reserve("two", 7, plan=OTHER_PLAN)
     world.ends.add(KEY, given_back_arguments("gone"))
     world.rebuilds.start({KEY: f"{EPOCH} nonce"})
     assert await world.take_puts() == {b"pgone": b""}, "on its way before"
     world.client.reply(1)
     await world.tell_epoch(EPOCH)
-    reservation = pack_reservation(Reserved(5, INCARNATION, GROUPS))
+    reservation = pack_reservation(Reserved(5, INCARNATION, PLAN.groups))
     assert await world.confirm_put() == {b"pone": reservation}
     assert world.rebuilds.rebuilt == {}
     world.reserve("late", 9)  # its reply was on its way when the server lost it
-    late = pack_reservation(Reserved(9, INCARNATION, GROUPS))
+    late = pack_reservation(Reserved(9, INCARNATION, PLAN.groups))
     assert await world.confirm_put() == {b"pone": reservation, b"plate": late}
     await world.until_rebuilt({KEY: f"{EPOCH} nonce"})
     assert world.rebuilds.present_epochs == {KEY: EPOCH}
