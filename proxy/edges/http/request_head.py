@@ -104,7 +104,7 @@ class ParsedHead:
 
     @property
     def is_plain(self) -> bool:
-        """True if a body of the declared length follows in the same protocol, and nothing else belongs to the request."""
+        """True if a body of the declared length follows, in the same protocol, and nothing after it."""
         is_other = self.fault or not self.modern or self.method == "CONNECT" or "upgrade" in self.first
         return self.declared_bytes is not None and not is_other
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from proxy.edges.http.server import HttpServer
 from runtime.http.tls_layer import TlsListener
-from runtime.tls.context import server_context
 from tests.fakes.pair_files import LOCALHOST, PairFiles
 from tests.proxy.budget.canned_worker import CALLERS, REQUEST, canned_worker
 
