@@ -148,7 +148,8 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
         self._end_handshake()
         self._protocol = protocol = self._make()
         protocol.connection_made(self)
-        self._read(protocol)
+        if self._incoming.pending:
+            self._read(protocol)
 
     def _refuse(self, error: ssl.SSLError) -> None:
         """End a failed handshake: with an alert, or in plain text for whoever speaks plain HTTP."""
@@ -201,6 +202,8 @@ class TlsLayer(asyncio.BufferedProtocol, asyncio.Transport):
                     self._peer_ended = True
                     return size, False
                 size += count
+                if not (self._incoming.pending or self._tls.pending()):
+                    return size, False  # another read would only raise an error, which costs more than to ask
         except ssl.SSLWantReadError:
             return size, False
         return size, True

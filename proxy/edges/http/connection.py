@@ -49,11 +49,11 @@ class Server(Protocol):
     openings: AnswerOpenings
     heads_seen: HeadsSeen
 
-    def opened(self, connection: "Connection", task: asyncio.Task[None]) -> None:
-        """Register a connection. `task` serves it, and may outlive it, as a cancelled call settles."""
-        ...
+    def opened(self, connection: "Connection") -> None: ...
 
-    def closed(self, connection: "Connection") -> None: ...
+    def closed(self, connection: "Connection", task: asyncio.Task[None] | None) -> None:
+        """Forget a connection. `task`: which served it, if a call is left that settles."""
+        ...
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -73,7 +73,7 @@ class Connection(asyncio.BufferedProtocol):
             "_rest_bytes",
             "_room",
         ),
-        *("_task", "reading_paused", "server", "transport", "unread_bytes", "writing_paused"),
+        *("reading_paused", "server", "task", "transport", "unread_bytes", "writing_paused"),
     )
 
     def __init__(self, server: Server) -> None:
@@ -84,7 +84,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writing_paused = False
         self._room: asyncio.Future[None] | None = None  # set while the answer waits for the caller to read
         self._peer: str | None = None  # asked for by few calls
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
+        """Answers the requests. It may outlive the connection, as a cancelled call settles."""
         self._coming: asyncio.Future[None]  # what the task waits for between two requests
         self._request_came: asyncio.Future[None] | None = None  # the same, once the answer before is complete
         self._queue: list[HttpExchange] = []  # at most a few: a deque takes ten times as much memory
@@ -157,19 +158,19 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)  # uvloop's transport lacks the base class
         self._idle_since = self._loop.time()
         self._request_came = self._coming = self._loop.create_future()
-        self._task = self._loop.create_task(self._serve())
-        self.server.opened(self, self._task)
+        self.task = self._loop.create_task(self._serve())
+        self.server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
         self._ignore_the_rest()
-        self.server.closed(self)
         if self._lingering is not None:
             self._lingering.cancel()
-        task = self._task
-        self._task = None  # break the cycle: a cancelled task refers to this connection
+        task = self.task
+        self.task = None  # break the cycle: a cancelled task refers to this connection
         if task is not None:
             task.cancel()
+        self.server.closed(self, task if self._exchange is not None else None)
         self._parser.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -408,7 +409,8 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if exchange.complete and not self._ignoring and not self._input and not self._queue:
+        is_read = exchange.complete and not self._parser.in_head
+        if is_read and not self._ignoring and not self._input and not self._queue:
             transport.close()
             return
         self.half_close()

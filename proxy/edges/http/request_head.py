@@ -104,9 +104,9 @@ class ParsedHead:
 
     @property
     def is_plain(self) -> bool:
-        """True if a body of the declared length follows, and then another request, in the same protocol."""
-        ends = self.fault or self.closes or "upgrade" in self.first
-        return self.declared_bytes is not None and not ends
+        """True if a body of the declared length follows, in the same protocol, and nothing after it."""
+        is_other = self.fault or not self.modern or self.method == "CONNECT" or "upgrade" in self.first
+        return self.declared_bytes is not None and not is_other
 
     def take_fields(self, raw: RawFields, names: HeaderNames) -> None:
         """Decode `raw` and apply the checks that the parser omits."""
@@ -141,6 +141,7 @@ class ParsedHead:
         """The head of a request that differs only in this credential. Its field is at `place`, as `presents` says."""
         head = ParsedHead(self.method, self.target)
         head.facts[ALIKE] = self.facts
+        head.closes = self.closes
         head.declared_bytes = self.declared_bytes
         head._names = self._names
         head._raw = raw = list(self._raw)

@@ -60,7 +60,7 @@ class HttpServer:
         self.accepting: Acceptor | None = None
         self._sock: socket.socket | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()  # of connections, also of lost ones whose calls settle
+        self._tasks: set[asyncio.Task[None]] = set()  # of lost connections whose calls settle
         self._heads_dropped_at = 0.0
         self._refuse = refuse or handle
         self._tls = tls
@@ -114,10 +114,11 @@ class HttpServer:
         """Abort all connections; their calls are cancelled and settle."""
         if self._tls is not None:
             self._tls.abort_handshakes()
+        tasks = self._tasks | {connection.task for connection in self.connections if connection.task is not None}
         for connection in list(self.connections):
             connection.abort()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=_CANCEL_S)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_S)
 
     def _make_crowded(self) -> "HttpServer":
         """Copy this server for connections that are answered once and closed. The copy shares all parts."""
@@ -175,15 +176,16 @@ class HttpServer:
 
     # --- for the connections ------------------------------------------------------------------------------------------
 
-    def opened(self, connection: Connection, task: asyncio.Task[None]) -> None:
+    def opened(self, connection: Connection) -> None:
         assert connection.transport is not None
         self._refuse_or_pause(connection, connection.transport.get_extra_info("socket").fileno())
         self.connections.add(connection)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: Connection, task: asyncio.Task[None] | None) -> None:
         self.connections.discard(connection)
+        if task is not None and not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         if connection in self._refused:
             self._refused.remove(connection)
             if not self._refused:

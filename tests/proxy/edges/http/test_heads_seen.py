@@ -222,7 +222,6 @@ def test_anything_else_is_parsed(request_: bytes) -> None:
 
 
 NOT_KEPT = {
-    "close": HEAD.replace(b"X-A: 1", b"Connection: close") + b"hi",
     "upgrade": HEAD.replace(b"X-A: 1", b"Connection: upgrade\r\nUpgrade: a") + b"hi",
     "expect": HEAD.replace(b"X-A: 1", b"Expect: 100-continue") + b"hi",
     "chunked": HEAD.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"0\r\n\r\n",
@@ -245,6 +244,49 @@ def test_other_heads_are_not_kept(request_: bytes) -> None:
         asyncio.run(meanings([request_], heads))
     assert not is_known(heads, request_)
     agree([request_, request_, REQUEST])
+
+
+OURS = REQUEST.replace(b"Bearer k", b"Bearer tg_a.b")
+"""The only field before the length that has one of our keys is the credential's."""
+
+
+def of_caller(caller: bytes, request: bytes = OURS) -> bytes:
+    return request.replace(b"tg_a.b", caller)
+
+
+LAST_OF_ALL = OURS.replace(b"X-A: 1", b"Connection: close")
+AFTER_THE_LAST = {
+    "nothing": [],
+    "another request": [OURS],
+    "the same again": [LAST_OF_ALL],
+    "many requests": [OURS] * (MAX_QUEUED + 2),
+    "beginning of a request": [OURS[:9]],
+    "rubbish": [b"\0\r\n"],
+    "empty line": [b"\r\n"],
+}
+
+
+@pytest.mark.parametrize("reads", AFTER_THE_LAST.values(), ids=AFTER_THE_LAST)
+@pytest.mark.parametrize("first", [[LAST_OF_ALL], [LAST_OF_ALL[:-1], b"i"]], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("is_quick", [True, False])
+def test_last_request_of_a_connection_is_recalled_and_stays_the_last(
+    first: list[bytes], reads: list[bytes], is_quick: bool
+) -> None:
+    """Clients that make a connection for each call say so in each head."""
+    heads = remembering(LAST_OF_ALL, LAST_OF_ALL)
+    assert is_known(heads, LAST_OF_ALL)
+    with_others = [b"".join([*first, *reads])] if is_quick else [*first, *reads]
+    requests, output = asyncio.run(meanings(with_others, heads))
+    assert len(requests) == output.count(b"200 OK") == output.count(b"connection: close") == 1
+    assert (requests, output) == asyncio.run(meanings(with_others, Forgetful()))
+
+
+def test_last_request_of_another_caller_is_the_last_too() -> None:
+    heads = remembering(LAST_OF_ALL, LAST_OF_ALL)
+    request = recalled(heads, of_caller(b"tg_c-d", LAST_OF_ALL))
+    assert request is not None
+    assert request[0].closes
+    agree([of_caller(b"tg_%d-0" % number, LAST_OF_ALL) for number in range(4)])
 
 
 def test_head_that_came_with_other_bytes_is_not_kept() -> None:
@@ -452,14 +494,6 @@ def test_heads_of_many_callers_on_one_connection_are_all_recalled() -> None:
     assert heads.recalled == 100
 
 
-OURS = REQUEST.replace(b"Bearer k", b"Bearer tg_a.b")
-"""The only field before the length that has one of our keys is the credential's."""
-
-
-def of_caller(caller: bytes, request: bytes = OURS) -> bytes:
-    return request.replace(b"tg_a.b", caller)
-
-
 def test_head_of_another_caller_is_made_of_one_that_came_twice() -> None:
     heads = remembering(OURS)
     request = recalled(heads, of_caller(b"tg_c-d"))
@@ -516,9 +550,8 @@ def test_head_that_differs_in_more_than_the_caller_is_parsed(request_: bytes) ->
         OURS.replace(b"X-A", b"Authorization"),
         OURS.replace(b"Host", b"Authorization: Bearer tg_a.b\r\nHost"),
         OURS.replace(b"/a", b"/tg_a.b"),
-        OURS.replace(b"X-A: 1", b"Connection: close"),
     ],
-    ids=["no credential", "second credential", "repeated", "in the target", "last of its connection"],
+    ids=["no credential", "second credential", "repeated", "in the target"],
 )
 def test_other_heads_stand_for_no_other_caller(request_: bytes) -> None:
     heads = remembering(*(of_caller(b"tg_%d-0" % number, request_) for number in range(3)))
