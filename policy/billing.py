@@ -216,7 +216,7 @@ class Payer(NamedTuple):
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
     members = payer._asdict()
-    for name in Payer._field_defaults:
+    for name in ("group_path", "balance_group"):  # an older proxy does not write them
         if not members[name]:
             del members[name]
     return orjson.dumps(members)[1:-1]
