@@ -68,6 +68,10 @@ async def test_report_of_a_refused_call_names_the_key(rig: PathRig) -> None:
 async def test_call_that_began_before_the_end_is_served(rig: PathRig) -> None:
     settle_on(rig, KeySettings(expires_at_ms=rig.clock_ms + 1))
     incoming = asking()
+    (body,) = incoming.parts
+    assert isinstance(body, bytes)
+    incoming.parts.extendleft((body[9:], body[:9]))
+    incoming.parts.pop()  # all of it comes in two pieces
     read = incoming.read
 
     async def slow(at_least: int = 1) -> bytes:
