@@ -107,7 +107,7 @@ class WebhookSender:
 
     async def _due(self) -> list[str]:
         async with self._store.read() as conn:
-            return await webhook_rows.due_webhooks(conn, await database_ms(conn))
+            return await webhook_rows.due_webhooks(conn)
 
     def _close_lane(self, webhook_id: str, lane: asyncio.Task[None]) -> None:
         del self._lanes[webhook_id]

@@ -67,6 +67,8 @@ async def paths_of(conn: Connection, ids: Collection[str]) -> dict[str, str]:
 
 async def workspaces_of(conn: Connection, ids: Iterable[str]) -> dict[str, str]:
     """The workspaces of these groups, as far as they exist."""
+    if not (ids := list(ids)):
+        return {}
     query = select(groups.c.id, groups.c.workspace_id).where(one_of(groups.c.id, ids))
     return {id: workspace_id for id, workspace_id in await conn.execute(query)}  # noqa: C416 (a Row is no tuple to mypy)
 

@@ -8,8 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Select,
+    and_,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
+from control.edges.sql.events.clock import database_clock
 from control.edges.sql.events.rows import events_by_key
 from control.edges.sql.one_of import one_of
 from control.edges.sql.store import Connection, WriteTx
@@ -135,12 +148,12 @@ async def list_deliveries(
     return [DeliveryRecord(*row) for row in await conn.execute(query)]
 
 
-async def due_webhooks(conn: Connection, now_ms: int) -> list[str]:
+async def due_webhooks(conn: Connection) -> list[str]:
     """Webhooks that have a due delivery."""
-    return list((await conn.execute(due_webhooks_query(now_ms))).scalars())
+    return list((await conn.execute(due_webhooks_query(database_clock(conn.dialect.name)))).scalars())
 
 
-def due_webhooks_query(now_ms: int) -> Select[Any]:
+def due_webhooks_query(now_ms: ScalarSelect[int]) -> Select[Any]:
     """Select webhooks by one index look-up each, however many deliveries wait. With EXISTS a planner may read all."""
     condition = and_(webhook_deliveries.c.webhook_id == webhooks.c.id, _is_due(now_ms))
     one = select(webhook_deliveries.c.id).where(condition).limit(1).correlate(webhooks).scalar_subquery()
@@ -153,7 +166,7 @@ def due_query(webhook_id: str, now_ms: int, limit: int) -> Select[Any]:
     return due.order_by(webhook_deliveries.c.next_attempt_at_ms).limit(limit)
 
 
-def _is_due(now_ms: int) -> ColumnElement[bool]:
+def _is_due(now_ms: int | ScalarSelect[int]) -> ColumnElement[bool]:
     return and_(IS_PENDING, webhook_deliveries.c.next_attempt_at_ms <= now_ms)
 
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import BigInteger, Select, literal_column, select, text, update
+from sqlalchemy import BigInteger, ScalarSelect, Select, literal_column, select, text, update
 
 from control.edges.sql.store import Connection, Store, WriteTx
 from control.edges.sql.tables import event_clock
@@ -89,8 +89,17 @@ class EventClock:
 
 async def database_ms(conn: Connection) -> int:
     """The database's clock, unadjusted. Several processes measure leases by it."""
-    now_ms: int = (await conn.execute(select(literal_column(_CLOCKS[conn.dialect.name], BigInteger)))).scalar_one()
+    now_ms: int = (await conn.execute(_database_clock(conn.dialect.name))).scalar_one()
     return now_ms
+
+
+def database_clock(dialect: str) -> ScalarSelect[int]:
+    """The same, for a query that needs it. As a subquery it is read once, before an index is searched by it."""
+    return _database_clock(dialect).scalar_subquery()
+
+
+def _database_clock(dialect: str) -> Select[int]:
+    return select(literal_column(_CLOCKS[dialect], BigInteger))
 
 
 def _query(dialect: str) -> Select[Any]:
