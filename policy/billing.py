@@ -215,7 +215,10 @@ class Payer(NamedTuple):
 @lru_cache(PAYERS_KEPT)
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
-    members = {name: text for name, text in payer._asdict().items() if text or name not in _DEFAULTS}
+    members = payer._asdict()
+    for name in ("group_path", "balance_group"):  # an older proxy does not write them
+        if not members[name]:
+            del members[name]
     return orjson.dumps(members)[1:-1]
 
 

@@ -8,7 +8,7 @@ a group that this version cannot read are refused, because it may have a limit t
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from policy.credentials import KeyKind
 from policy.deployments import (
@@ -159,8 +159,7 @@ class EndpointRow:
         return cls(slug, body["id"], body["workspace_id"], target_from_wire(body["target"]))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRow:
+class KeyRow(NamedTuple):
     """An API key by its digest. `group_id` is set for FEDERATED keys only."""
 
     digest: str

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from policy.hosts import Reach
 from policy.limits.effective import Plan
-from policy.limits.groups import GroupNode
+from policy.limits.groups import Enforcement
 from policy.snapshot import EndpointRow, KeyRow, WorkspaceRow
 from policy.spend.effective import SpendPlan
 from proxy.accounting.request_report import CallLabels
@@ -13,14 +13,16 @@ from proxy.accounting.slug_prices import SlugPrices
 from proxy.callers.caller_terms import CallerTerms, terms_of
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.json_text.json_edit import Replacement
 from proxy.records.request_fields import RequestFields
 
 
-@dataclass(frozen=True, slots=True)
-class CallingGroup(GroupNode):
+@dataclass(slots=True)
+class CallingGroup:
     """A key's group."""
 
+    id: str
+    external_entity_id: str
+    enforcement: Enforcement
     path: tuple[str, ...]
     """The ids of the group, its parent, and so on to the root."""
     spend: SpendPlan | None = field(default=None, compare=False)
@@ -30,7 +32,7 @@ class CallingGroup(GroupNode):
     """The generation of policy that this is of."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identified:
     """The caller is known: a live key of a kind that may use this path, in a workspace that may call.
 
@@ -53,7 +55,7 @@ class Identified:
         return self.terms is None or self.terms.covers(slug)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class KeyHolder:
     """The holder of a key, as policy has it. Raises as `terms_of` does."""
 
@@ -69,8 +71,7 @@ class KeyHolder:
         workspace = self.workspace
         turn = self.key.group_id or self.key.digest
         terms = terms_of(self.key.settings)
-        identified = None if workspace is None else Identified(self.key, workspace, self.group, turn, terms)
-        object.__setattr__(self, "identified", identified)
+        self.identified = None if workspace is None else Identified(self.key, workspace, self.group, turn, terms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,6 @@ class Forwarding:
     """All but `x-request-id`."""
     is_shared: bool
     """True if other calls go upstream the same way."""
-    renaming: Replacement | None = None
-    """Puts the target's name of the model in place of the slug: mostly nothing else changes in a body."""
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class Shape:
     """The labels of their reports; None before the first."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SlugRoute:
     """The endpoint of a slug for a group, and the limits that bind its calls there."""
 

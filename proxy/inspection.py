@@ -12,11 +12,11 @@ from policy.deployments import NOT_SERVING, PARKING, Deployment, Where
 from policy.endpoints import MODEL_API
 from policy.keys.settings import NO_SETTINGS, KeySettings
 from policy.limits.effective import Bound
-from policy.limits.groups import GroupNode
 from policy.limits.tiers import LOWEST_TIER, Tier, find_tier, tier_in_force, tier_plan
 from policy.prices import amount_text
 from policy.snapshot import EndpointRow, KeyRow, target_to_wire
 from policy.spend.effective import SpendBound, SpendPlan
+from proxy.directory_values import CallingGroup
 from proxy.parts import Directory
 
 DEFAULT_ENVIRONMENT = "production"
@@ -106,13 +106,11 @@ def _workspace_lines(directory: Directory, id: str) -> Iterator[str]:
         yield "  the workspace's billing is suspended: calls are answered 402"
 
 
-def _tree_lines(directory: Directory, group: GroupNode) -> Iterator[str]:
+def _tree_lines(directory: Directory, group: CallingGroup) -> Iterator[str]:
     yield f"  group {group.id} (external_entity_id {group.external_entity_id}), limits {group.enforcement}"
-    parent = group.parent_id
-    while parent is not None:
+    for parent in group.path[1:]:
         ancestor = directory.group(parent)
         yield f"    below {parent}" + (f" ({ancestor.external_entity_id})" if ancestor else " (which is not there)")
-        parent = ancestor.parent_id if ancestor else None
 
 
 def _call_lines(tiered: Tiered, key: KeyRow, slug: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import cast
+from typing import NamedTuple, cast
 
 from policy.limits.counter_layout import bucket_key, kind_mask
 from policy.limits.groups import Enforcement, Group, GroupNode
@@ -37,8 +37,7 @@ class LimitSet:
     thresholds: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """The limits that bind calls of one (group, slug)."""
 
     slug: str

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 from policy.credentials import KeyKind, digest_of, registered_prefix, unregistrable
@@ -34,8 +34,7 @@ SLUG = "acme/chat"
 
 def calling_group(group: Group, path: Sequence[str]) -> CallingGroup:
     """The group as stages see it."""
-    external_id = group.external_entity_id
-    return CallingGroup(group.id, group.workspace_id, group.parent_id, external_id, group.enforcement, tuple(path))
+    return CallingGroup(group.id, group.external_entity_id, group.enforcement, tuple(path))
 
 
 @dataclass
@@ -128,7 +127,7 @@ class FakeDirectory:
         if self.providers.get(provider.id) != provider or not ids:
             return None
         workspace = self.workspaces.get(provider.workspace_id)
-        holder = KeyHolder(replace(key, group_id=ids[0]), workspace, self.group(ids[0]))
+        holder = KeyHolder(key._replace(group_id=ids[0]), workspace, self.group(ids[0]))
         self.tokens[key.digest] = holder
         return holder
 

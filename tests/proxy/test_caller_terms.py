@@ -28,7 +28,7 @@ def rig() -> PathRig:
 
 def settle_on(rig: PathRig, settings: KeySettings | None) -> None:
     """Give the key these settings."""
-    rig.directory.keys[DIGEST] = replace(rig.directory.keys[DIGEST], settings=settings)
+    rig.directory.keys[DIGEST] = rig.directory.keys[DIGEST]._replace(settings=settings)
 
 
 async def test_key_is_refused_from_its_end_on(rig: PathRig) -> None:

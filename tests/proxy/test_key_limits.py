@@ -45,7 +45,7 @@ def rig() -> PathRig:
 def limit_key(rig: PathRig, *limits: Limit, key: str = KEY, bucket: str | None = None) -> None:
     row = rig.directory.keys[digest_of(key)]
     settings = KeySettings(rate_limits=limits)
-    rig.directory.keys[digest_of(key)] = replace(row, settings=settings, bucket=bucket)
+    rig.directory.keys[digest_of(key)] = row._replace(settings=settings, bucket=bucket)
 
 
 async def call(rig: PathRig, slug: str = SLUG, key: str = KEY) -> FakeOutgoing:
@@ -127,7 +127,7 @@ def limit_spend(rig: PathRig, *limits: SpendLimit, key: str = KEY, bucket: str |
     rig.directory.price("3", "15")
     rig.directory.prices[OTHER_SLUG] = rig.directory.prices[SLUG]
     row = rig.directory.keys[digest_of(key)]
-    rig.directory.keys[digest_of(key)] = replace(row, settings=KeySettings(spend_limits=limits), bucket=bucket)
+    rig.directory.keys[digest_of(key)] = row._replace(settings=KeySettings(spend_limits=limits), bucket=bucket)
     plan = spend_plan(["g1"], Enforcement.INDEPENDENT, [()], [None], KeySpend("key_tg_abcdefghijkl", limits))
     assert plan is not None
     rig.spend.count(plan)

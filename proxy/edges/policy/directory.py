@@ -81,7 +81,8 @@ _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
 _IDENTITY_PROVIDER = RowKind.IDENTITY_PROVIDER.value
 _SPEND = "spend"
-_SPEND_MEMBERS = (b'"spend_limits":', b'"balance":')
+_SPEND_LIMITS = b'"spend_limits":'
+_BALANCE = b'"balance":'
 _PRICED = "priced"
 """The kind of an endpoint with its prices, in the cache's keys."""
 
@@ -179,7 +180,7 @@ class SnapshotDirectory:
         if encoded is None or workspace is None:
             return None
         group = self._group(encoded)
-        holder = KeyHolder(replace(key, group_id=group.id), workspace, group)
+        holder = KeyHolder(key._replace(group_id=group.id), workspace, group)
         rows = (_IDENTITY_PROVIDER, provider.id, _WORKSPACE, workspace.id)
         self._cache.put(key.digest, Entry(holder, _HOLDER_WEIGHT, rows, generation, group.path))
         return holder
@@ -426,18 +427,18 @@ class SnapshotDirectory:
         bodies, path = encoded
         generation = self._cache.generation
         try:
-            node = group_members_from_wire(path[0], orjson.loads(bodies[0]))
+            id, _, _, external_id, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
             joined = b"".join(bodies)
-            if not any(member in joined for member in _SPEND_MEMBERS):
-                return CallingGroup(*node, path, None, generation)
+            if _SPEND_LIMITS not in joined and _BALANCE not in joined:
+                return CallingGroup(id, external_id, enforcement, path, None, generation)
             plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
             if plan is None:
-                plan = spend_plan_of(path, node[-1], bodies)
+                plan = spend_plan_of(path, enforcement, bodies)
             if plan is not None:
                 self._cache.put((_SPEND, path[0]), Entry(plan, _SPEND_WEIGHT, (), generation, path))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise PolicyUnavailableError(unreadable("a group", error)) from None
-        return CallingGroup(*node, path, plan, generation)
+        return CallingGroup(id, external_id, enforcement, path, plan, generation)
 
     def _row(self, kind: str, id: str, compile: Callable[[str, Any], Compiled]) -> Compiled | None:
         value: Compiled | None = self._cache.get((kind, id))

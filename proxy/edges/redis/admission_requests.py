@@ -140,12 +140,15 @@ class CompiledPlan:
         if not all(limits.settled):
             self._token_buckets = tuple(compress(zip(plan.groups, masks, strict=True), limits.settled))
         self._closed = closed_hit(plan) if limits.is_closed else None
-        limited = tuple(compress(plan.groups, limits.in_flight))
-        self.place = template.place(plan.key, limited) if limited else None
+        self.place = None
+        if any(limits.in_flight):
+            self.place = template.place(plan.key, tuple(compress(plan.groups, limits.in_flight)))
         self._columns = limits.columns[1:]
-        self._further = tuple(
-            pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
-        )
+        self._further: Buckets = ()
+        if self._columns:
+            self._further = tuple(
+                pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
+            )
         self._names = limits.names
         self.forget_refusal()
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.

@@ -3,7 +3,6 @@
 import math
 from asyncio import new_event_loop
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 
 from hypothesis import example, given
@@ -87,7 +86,7 @@ def test_command_states_the_number_of_its_arguments() -> None:
 
 def test_requests_of_a_batch_share_the_figures_and_hold_their_own_estimates() -> None:
     above = limit_set((Limit(LimitType.TOKEN, Unit.MINUTE, 1000),))
-    plan = replace(PLAN, groups=("g", "root"), limits=(*PLAN.limits, above))
+    plan = PLAN._replace(groups=("g", "root"), limits=(*PLAN.limits, above))
     compiled_plan = CompiledPlan(plan, TakeTemplate(SCRIPT, 1000, "worker", lambda _take: None, NO_PLACE))
     reply = [3000, 3, 0, 0, 0, 0, 1, 2, 60_000, 2, 900, 59_000, 7000]
     outcomes = compiled_plan.taken(reply, [Estimate(5), Estimate(90, 30), Estimate(5)])
@@ -152,7 +151,7 @@ def test_a_batch_is_what_one_script_call_can_take(kinds: list[int], more: int) -
 async def test_number_of_compiled_plans_is_bounded() -> None:
     """The directory makes new plans all the time when more groups call than it keeps."""
     counters = RedisCounters("redis://127.0.0.1:1", "worker")
-    plans = [replace(PLAN, group_id=f"grp_{number}") for number in range(2 * PLANS_KEPT)]
+    plans = [PLAN._replace(group_id=f"grp_{number}") for number in range(2 * PLANS_KEPT)]
     for plan in plans:
         assert counters._compile(plan).plan is plan
         assert len(list(counters._plans.values())) <= PLANS_KEPT
