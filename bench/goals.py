@@ -163,9 +163,23 @@ GOALS = (
     Goal(5, "CPU of a refresh with 100 changes, full / empty", 2, "", _fact("refresh_ratio")),
     Goal(5, "cold look-up of a key at p99", 200, " µs", _fact("cold_p99_us")),
     *(
-        Goal(5, f"CPU of {which} with {shape} / of a call at 10 groups", most, "", _fact(f"{fact} {shape}"))
-        for shape in ("20 trees of 1 000 models", "100 trees of 100 models", "20 000 groups", "1 000 000 keys")
-        for which, fact, most in (("a call that came before", "again", 1.3), ("a first call", "first", 2))
+        Goal(5, claim, most, unit, _fact(f"{fact} {shape}"))
+        for shape in (
+            "20 trees of 1 000 models",
+            "100 trees of 100 models",
+            "20 000 groups",
+            "1 000 000 keys",
+            "100 000 groups",
+            "10 000 endpoints",
+            "64 workspaces",
+            "spend limits",
+        )
+        for claim, most, unit, fact in (
+            (f"CPU of a call that came before with {shape} / of a call at 10 groups", 1.3, "", "again"),
+            (f"CPU of a first call with {shape} / of a call at 10 groups", 2, "", "first"),
+            (f"memory of a worker with {shape}, above one at 10 groups", 64, " MiB", "grown_mib"),
+            (f"time until a change of policy shows in answers with {shape}", 1000, " ms", "change_ms"),
+        )
     ),
     Goal(
         6,
