@@ -28,7 +28,7 @@ READY = "ready"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _compiled_statements() -> Iterator[None]:
+def compiled_statements() -> Iterator[None]:
     """Compile each statement once, not once for each test."""
     with shared_by_engines():
         yield
