@@ -13,7 +13,6 @@ from proxy.accounting.slug_prices import SlugPrices
 from proxy.callers.caller_terms import CallerTerms, terms_of
 from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
-from proxy.json_text.json_edit import Replacement
 from proxy.records.request_fields import RequestFields
 
 
@@ -90,8 +89,6 @@ class Forwarding:
     """All but `x-request-id`."""
     is_shared: bool
     """True if other calls go upstream the same way."""
-    renaming: Replacement | None = None
-    """Puts the target's name of the model in place of the slug: mostly nothing else changes in a body."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,6 @@ from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.upstream_request import UpstreamRequest
 from proxy.directory_values import CallingGroup, Forwarding, Identified, KeyHolder, Shape, SlugRoute
 from proxy.http_rules.cors import CorsRules
-from proxy.json_text.json_edit import Replacement
 from proxy.json_text.segmented_body import RequestBody
 from proxy.records.head_facts import HeadFacts
 from proxy.records.messages import Received, UpstreamAnswer, UpstreamCall
@@ -272,13 +271,8 @@ class Dialects(Protocol):
     ) -> UpstreamRequest:
         """Path and fields of the request, for this and each later call that is put the same way."""
 
-    def renaming(self, request: Received, target: Target) -> Replacement | None:
-        """The edit that most calls of the slug need in their body; None if they need none."""
-
-    def build_body(
-        self, request: Received, target: Target, attempt: DialectAttempt, renaming: Replacement | None
-    ) -> RequestBody:
-        """The body of the request. `renaming`: kept from a call like it. Raises `UntranslatableError`."""
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
+        """The body of the request. Raises `UntranslatableError`."""
 
     def may_ask_again(self, request: Received, attempt: DialectAttempt, status: int) -> bool:
         """Return whether an answer with this status may call for another attempt: `following` decides."""

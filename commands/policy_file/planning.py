@@ -224,6 +224,7 @@ class _Planner:
         """Compare what the file names. Keys that it does not list and settings that it leaves out stay as they are."""
         groups = {group.external_entity_id: group for group in file.groups}
         others = {key.prefix for goal in file.keys for key in workspace.keys.get(goal.group, ()) if key.is_in_use}
+        prefixes: set[str | None] = set()
         for goal in file.keys:
             try:
                 present = key_of_workspace(goal, workspace.keys.get(goal.group, ()))
@@ -233,9 +234,12 @@ class _Planner:
             except NoKeyError as error:
                 self.refusals.append(f"key {goal.key}: {error}")
                 continue
-            others -= {None if present is None else present.prefix}
+            if present is not None and present.prefix in prefixes:
+                self.refusals.append(f"key {goal.key}: the file names it by name and by prefix; leave one out")
+                continue
+            prefixes.add(None if present is None else present.prefix)
             self._compare_key(goal, present, workspace.groups.get(goal.group), groups[goal.group])
-        if others:
+        if others := others - prefixes:
             self.notes.append(f"{len(others)} keys of groups whose keys are listed are not in the file; they stay")
 
     def _compare_key(

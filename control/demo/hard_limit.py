@@ -14,10 +14,11 @@ SLUG = "acme/assistant"
 AMOUNT = Decimal("0.01")
 INPUT_PRICE = 20
 OUTPUT_PRICE = 200
-"""EUR per million tokens. So a call costs 0.0024, and can cost twice as much: each byte of it may be a token."""
+"""EUR per million tokens. So a call costs `COST`, and can cost `MOST`: each byte of it may be a token."""
 MOST_OUTPUT = 16
 _UNDECIDED = 503
 COST = Decimal(INPUT_TOKENS * INPUT_PRICE + OUTPUT_TOKENS * OUTPUT_PRICE) / 1_000_000
+MOST = 2 * COST
 PERCENT = 70
 
 
@@ -57,12 +58,22 @@ async def customer_of(scene: Scene, group_id: str) -> tuple[str, Any]:
 
 
 async def use_up(scene: Scene, key: str, amount: Decimal) -> tuple[int, RefusedError]:
-    """Call until one is refused. Returns how many were answered, which cost less than the amount, and the refusal."""
+    """Call until the amount leaves no room for a call. Returns how many were answered, and the refusal.
+
+    A call is refused before that while the last one is still counted with what it could have cost.
+    """
     answered = 0
-    while (refusal := await refusal_of(scene, key)) is None:
-        answered += 1
-        expect(answered * COST < amount, f"{answered} calls were answered")
-    expect(answered > 0, f"the first call was refused: {refusal}")
+
+    async def is_used_up() -> RefusedError | None:
+        nonlocal answered
+        refusal = await refusal_of(scene, key)
+        if refusal is None:
+            answered += 1
+            expect(answered * COST < amount, f"{answered} calls were answered")
+            return None
+        return refusal if answered * COST + MOST > amount else None
+
+    refusal: RefusedError = await until(is_used_up, f"{amount} EUR were not used up")
     return answered, refusal
 
 

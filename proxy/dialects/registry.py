@@ -45,7 +45,6 @@ from proxy.dialects.vendor_rules.tool_names import accepted_names, with_names
 from proxy.dialects.vendor_rules.turn_order import results_behind_calls
 from proxy.errors import UntranslatableError, UpstreamResetError
 from proxy.http_rules.refused_requests import LACKING, REFUSING, is_success, lacks_path, refuses_member
-from proxy.json_text.json_edit import Replacement
 from proxy.json_text.request_json import SHORT_BODY_BYTES
 from proxy.json_text.segmented_body import RequestBody
 from proxy.records.messages import Received
@@ -172,28 +171,8 @@ class Dialects:
         """Path and fields of the request for `target`."""
         return target_request(request, target, credential, attempt, _DIALECTS[attempt.dialect])
 
-    @staticmethod
-    def renaming(request: Received, target: Target) -> Replacement | None:
-        """The edit that puts the target's name of the model in place of the slug; None if it has no other name."""
-        model = target.target_model
-        return None if model is None else Replacement("model", request.slug, orjson.dumps(model))
-
-    def build_body(
-        self, request: Received, target: Target, attempt: DialectAttempt, renaming: Replacement | None = None
-    ) -> RequestBody:
-        """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it.
-
-        `renaming`: kept from a call like it, which passed. Without it each takes 4 Python calls and 112 bytecodes more.
-        """
-        body = request.body
-        if (
-            renaming is not None
-            and len(body) <= SHORT_BODY_BYTES
-            and not request.streaming
-            and request.granted_cap is None
-            and (renamed := renaming.edited(body)) is not None
-        ):
-            return renamed
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
+        """The body of the same. Raises `UntranslatableError` if the target's dialect cannot express it."""
         if request.streaming:
             attempt = self._as_known(target, attempt)
         try:

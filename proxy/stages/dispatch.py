@@ -65,8 +65,7 @@ class Dispatch:
             context.attempt = forwarding.attempt
         deadline = 0.0
         while True:
-            target = admitted.route.endpoint.target
-            body = self._dialects.build_body(context, target, forwarding.attempt, forwarding.renaming)
+            body = self._dialects.build_body(context, admitted.route.endpoint.target, forwarding.attempt)
             if context.outline is not None and len(context.body) > AT_ONCE_BYTES and isinstance(body, RestoredBody):
                 await self._slices.run(context.workspace_id, body.measure_in_slices(), len(context.body))
             outbound = UpstreamCall(
@@ -158,7 +157,6 @@ class Dispatch:
         del headers["x-request-id"]
         base_url, reach = self._base_url(target)
         is_open = attempt.json is not None or dialects.may_ask_again(context, attempt, SUCCESS)
-        is_shared = _is_shared(context, target)
         return Forwarding(
             attempt=attempt,
             doubtful=range(1000) if is_open else REFUSING,
@@ -167,8 +165,7 @@ class Dispatch:
             url=request.url_at(base_url) if base_url else "",
             reach=reach,
             headers=headers,
-            is_shared=is_shared,
-            renaming=dialects.renaming(context, target) if is_shared else None,
+            is_shared=_is_shared(context, target),
         )
 
     def _base_url(self, target: Target) -> tuple[str, Reach]:

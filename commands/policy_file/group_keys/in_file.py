@@ -18,15 +18,15 @@ def keys_of(groups: Sequence[Item]) -> Iterator[GroupKey]:
 
 def key_problems(groups: Sequence[Item]) -> Iterator[Problem]:
     """Yield what is wrong with the keys, besides their schema."""
-    names: set[tuple[str, str]] = set()
+    names: set[tuple[str, str | None, str | None]] = set()
     for place, group, key in _placed(groups, ("groups",)):
         if ("name" in key) == ("prefix" in key):
             yield Problem(place, "a key is known by its name or by its prefix; give one of them")
             continue
-        name = key.get("name", key.get("prefix"))
-        if (group, name) in names:
-            yield Problem(place, f"the key {name} is given twice")
-        names.add((group, name))
+        name = (group, key.get("name"), key.get("prefix"))  # one key's name may read as another's prefix
+        if name in names:
+            yield Problem(place, f"the key {name[1] or name[2]} is given twice")
+        names.add(name)
         try:
             settings_from_wire(key)
         except SettingError as error:

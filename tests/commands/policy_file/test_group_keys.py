@@ -180,6 +180,18 @@ def test_a_key_is_given_once() -> None:
     assert "keys.1: the key ci is given twice" in problems({"name": "ci"}, {"name": "ci"})
 
 
+def test_a_name_that_reads_as_the_prefix_of_another_key_is_told_from_it() -> None:
+    api = asyncio.run(workspace({"prefix": "tg_1", "name": None}, {"prefix": "tg_2", "name": "tg_1"}))
+    applied(api, policy({"prefix": "tg_1", "slugs": ["acme/a"]}, {"name": "tg_1", "slugs": ["acme/b"]}), ADOPT)
+    assert [api.keys[prefix]["slugs"] for prefix in ("tg_1", "tg_2")] == [["acme/a"], ["acme/b"]]
+
+
+def test_a_key_that_the_file_names_in_both_ways_is_refused() -> None:
+    api = asyncio.run(workspace(CI))
+    plan = planned(api, policy({"name": "ci", "slugs": ["acme/a"]}, {"prefix": "tg_1", "slugs": ["acme/b"]}))
+    assert plan.refusals == ("key g/tg_1: the file names it by name and by prefix; leave one out",)
+
+
 def run(api: WorkspaceApi, text: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
     def connected(_self: Connection, work: Any) -> Any:
         return asyncio.run(work(api))

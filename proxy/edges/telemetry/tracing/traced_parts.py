@@ -20,7 +20,6 @@ from proxy.dialects.dialect_attempt import DialectAttempt
 from proxy.dialects.registry import Dialects
 from proxy.edges.telemetry.tracing.call_trace import CallTrace, fail
 from proxy.edges.telemetry.tracing.exemplars import Exemplars
-from proxy.json_text.json_edit import Replacement
 from proxy.json_text.segmented_body import RequestBody
 from proxy.parts import Counters, Journal, Meters, Replicas, SpendCounters, UpstreamClient
 from proxy.records.messages import Incoming, Outgoing, Received, UpstreamAnswer, UpstreamCall
@@ -174,11 +173,9 @@ class TracedUpstream:
 class TracedDialects(Dialects):
     """Tells a call's trace its target."""
 
-    def build_body(
-        self, request: Received, target: Target, attempt: DialectAttempt, renaming: Replacement | None = None
-    ) -> RequestBody:
+    def build_body(self, request: Received, target: Target, attempt: DialectAttempt) -> RequestBody:
         _note_target(request, target)
-        return super().build_body(request, target, attempt, renaming)
+        return super().build_body(request, target, attempt)
 
 
 def _note_target(request: Received, target: Target) -> None:
