@@ -13,25 +13,23 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from control.edges.sql import database
 
-_MOST_STATEMENTS = 2_000
-
 
 @contextmanager
 def shared_by_engines() -> Iterator[None]:
     """Let the engines that control opens in this process share compiled statements, those of each dialect apart."""
-    first_engines: dict[type[Dialect], AsyncEngine] = {}
+    dialects: dict[type[Dialect], Dialect] = {}
+    statements: dict[Any, Any] = {}
 
     def open_sharing(url: Any, **options: Any) -> AsyncEngine:
-        engine = create_async_engine(url, query_cache_size=_MOST_STATEMENTS, **options)
+        engine = create_async_engine(url, **options)
         sync = engine.sync_engine
-        kind = type(sync.dialect)
-        if (first := first_engines.get(kind)) is None:
-            # Only a connection tells a dialect what its server is; an engine that never connects must not lend its own.
-            event.listen(sync, "connect", lambda *_: first_engines.setdefault(kind, engine))
+        dialect = sync.dialect
+        sync.update_execution_options(compiled_cache=statements)
+        if type(dialect) in dialects:
+            sync.dialect = dialects[type(dialect)]  # statements are looked up by their dialect, too
         else:
-            # Statements are looked up by their dialect, too.
-            sync.dialect = first.sync_engine.dialect
-            sync._compiled_cache = first.sync_engine._compiled_cache
+            # Only a connection tells a dialect what its server is; an engine that never connects must not lend its own.
+            event.listen(sync, "connect", lambda *_: dialects.setdefault(type(dialect), dialect))
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
