@@ -15,6 +15,7 @@ from control.edges.sql.events.upkeep import add_days
 from control.edges.sql.migrations.migrate import migrate
 from control.edges.sql.store import Store
 from policy.prices import DAY_MS
+from tests.compiled_statements import shared_by_engines
 from tests.control.billing import clock_ms
 from tests.control.plane import ControlPlane, running_plane
 from tests.postgres_copies import PostgresCopies
@@ -24,6 +25,13 @@ _numbers = itertools.count()
 KINDS = ("sqlite", "postgresql")
 MIGRATED = "migrated"
 READY = "ready"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiled_statements() -> Iterator[None]:
+    """Compile each statement once, not once for each test."""
+    with shared_by_engines():
+        yield
 
 
 @pytest.fixture(scope="session")

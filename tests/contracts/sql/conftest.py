@@ -1,6 +1,7 @@
 """The databases of control's own tests: SQLite and PostgreSQL, migrated or empty."""
 
 from tests.control.conftest import (
+    compiled_statements,
     database_url,
     empty_url,
     migrated_file,
@@ -12,6 +13,7 @@ from tests.control.conftest import (
 )
 
 __all__ = [
+    "compiled_statements",
     "database_url",
     "empty_url",
     "migrated_file",

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,8 +71,8 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def sqlite_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **HERE) as control_plane:
+async def sqlite_plane(sqlite_url: str) -> AsyncIterator[ControlPlane]:
+    async with running_plane(sqlite_url, **HERE) as control_plane:
         yield control_plane
 
 

@@ -95,8 +95,8 @@ async def plane(database_url: str) -> AsyncIterator[ControlPlane]:
 
 
 @pytest.fixture
-async def sqlite_plane(tmp_path: Path) -> AsyncIterator[ControlPlane]:
-    async with running_plane(f"sqlite+aiosqlite:///{tmp_path}/control.db", **QUIET) as control_plane:
+async def sqlite_plane(sqlite_url: str) -> AsyncIterator[ControlPlane]:
+    async with running_plane(sqlite_url, **QUIET) as control_plane:
         yield control_plane
 
 
