@@ -252,7 +252,7 @@ class Subject:
     mib: float = 0
     """The worker's memory after all rounds."""
     change_ms: list[float] = field(default_factory=list)
-    """How long changes took to show in answers."""
+    """The times from a change to the first answer that shows it."""
 
     def pids(self) -> list[int]:
         return [pid for pid in self.program.pids() if "async_worker" not in command_of(pid)]
@@ -306,15 +306,15 @@ class Subject:
         """Call until the answer has this status."""
         url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
         call = {"model": slug, "messages": [{"role": "user", "content": "Fox?"}], "max_tokens": 64}
-        told = ""
+        last_answer = ""
         end_s = time.monotonic() + LATEST_CHANGE_S
         while time.monotonic() < end_s:
             async with session.post(url, json=call) as answer:
                 if answer.status == status:
                     return
-                told = f"{answer.status} {await answer.text()}"
+                last_answer = f"{answer.status} {await answer.text()}"
             await asyncio.sleep(0.005)
-        raise BenchError(f"a change did not lead to {status} within {LATEST_CHANGE_S} s: {told[:300]}")
+        raise BenchError(f"a change did not lead to {status} within {LATEST_CHANGE_S} s: {last_answer[:300]}")
 
 
 async def build_replica(path: Path, shape: Shape) -> None:
