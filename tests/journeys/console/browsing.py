@@ -42,8 +42,6 @@ addEventListener("securitypolicyviolation", (event) =>
     console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`))
 """
 
-_TWO_FRAMES = "() => new Promise((seen) => requestAnimationFrame(() => requestAnimationFrame(seen)))"
-
 
 @dataclass
 class Faults:
@@ -145,43 +143,9 @@ async def opened(page: Page, path: str) -> None:
 
 
 async def drawn(page: Page, path: str) -> None:
-    """Open a page of the console, and wait until it has drawn all that it asks for: no request of it is under way.
-
-    Requests that an answer causes begin within two frames of it. Those of a timer, such as a poll's, are not awaited.
-    """
-    with _Requests(page) as requests:
-        await opened(page, path)
-        count = -1
-        while requests.under_way or count != requests.count:
-            count = requests.count
-            await page.evaluate(_TWO_FRAMES)
-
-
-class _Requests:
-    """The requests of a page: those that are under way, and the number that have begun."""
-
-    def __init__(self, page: Page) -> None:
-        self.under_way: set[Request] = set()
-        self.count = 0
-        self._page = page
-
-    def __enter__(self) -> "_Requests":
-        self._page.on("request", self._begin)
-        self._page.on("requestfinished", self._end)
-        self._page.on("requestfailed", self._end)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._page.remove_listener("request", self._begin)
-        self._page.remove_listener("requestfinished", self._end)
-        self._page.remove_listener("requestfailed", self._end)
-
-    def _begin(self, request: Request) -> None:
-        self.under_way.add(request)
-        self.count += 1
-
-    def _end(self, request: Request) -> None:
-        self.under_way.discard(request)
+    """Open a page of the console, and wait until it has drawn all that it asks for, one request after another."""
+    await opened(page, path)
+    await page.wait_for_load_state("networkidle")
 
 
 async def until_dialog_is_gone(page: Page) -> None:
