@@ -215,10 +215,7 @@ class Payer(NamedTuple):
 @lru_cache(PAYERS_KEPT)
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
-    members = payer._asdict()
-    for name in ("group_path", "balance_group"):  # an older proxy does not write them
-        if not members[name]:
-            del members[name]
+    members = {name: text for name, text in payer._asdict().items() if text or name not in _DEFAULTS}
     return orjson.dumps(members)[1:-1]
 
 

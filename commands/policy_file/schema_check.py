@@ -34,17 +34,12 @@ def problems_of(value: Any) -> list[Problem]:
 
 
 _NO_PROBLEMS: Sequence[Problem] = ()
-_RULES: dict[int, "_Rule"] = {}
-"""The rule of each part of the schema, by the part's identity."""
 
 
 def _rule_of(schema: Schema) -> "_Rule":
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]]
-    rule = _RULES.get(id(schema))
-    if rule is None:
-        rule = _RULES[id(schema)] = _Rule(schema)
-    return rule
+    return _Rule(schema)
 
 
 class _Rule:

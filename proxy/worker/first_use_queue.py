@@ -35,23 +35,25 @@ class FirstUseQueue:
             await self._opened()
 
     async def submit(self, request: NewRequest, parks: bool) -> None:
-        await (self._queue or await self._opened()).submit(request, parks)
+        await (await self._opened()).submit(request, parks)
 
     async def state(self, workspace_id: str, request_id: str) -> RequestState | None:
-        return await (self._queue or await self._opened()).state(workspace_id, request_id)
+        return await (await self._opened()).state(workspace_id, request_id)
 
     async def cancel(self, workspace_id: str, request_id: str) -> Cancellation | None:
-        return await (self._queue or await self._opened()).cancel(workspace_id, request_id)
+        return await (await self._opened()).cancel(workspace_id, request_id)
 
     async def figures(self, deployment: DeploymentRef) -> QueueFigures:
-        return await (self._queue or await self._opened()).figures(deployment)
+        return await (await self._opened()).figures(deployment)
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
 
     async def _opened(self) -> "RedisRequestQueue":
-        """Load the queue's code in a thread, as other calls must not wait for it, and open the queue."""
+        """The queue. Its code is loaded in a thread, as other calls must not wait for it."""
+        if self._queue is not None:
+            return self._queue
         try:
             await asyncio.to_thread(import_module, _MODULE)
         except ImportError as error:  # the installed files were replaced, and this worker not yet

@@ -134,20 +134,16 @@ def _of_cause(cause: EndCause) -> bytes:
 
 def _encoded(labels: CallLabels) -> bytes:
     """The method, and other members that are known, each with a comma behind it."""
-    members = {"method": labels.method}
-    if labels.shown_path:
-        members["path"] = labels.shown_path
-    if labels.workspace_id:
-        members["workspace"] = labels.workspace_id
-    if labels.key_prefix:
-        members["key_prefix"] = labels.key_prefix
-    if labels.group_id:
-        members["group"] = labels.group_id
-    if labels.slug:
-        members["slug"] = labels.slug
-    if labels.model_id:
-        members["model_id"] = labels.model_id
-    labels.encoded = orjson.dumps(members)[1:-1] + b","
+    members = {
+        "path": labels.shown_path,
+        "workspace": labels.workspace_id,
+        "key_prefix": labels.key_prefix,
+        "group": labels.group_id,
+        "slug": labels.slug,
+        "model_id": labels.model_id,
+    }
+    present = {name: value for name, value in members.items() if value}
+    labels.encoded = orjson.dumps({"method": labels.method} | present)[1:-1] + b","
     return labels.encoded
 
 
