@@ -52,8 +52,8 @@ def _measure(gateway: Gateway, scratch: Path) -> None:
             load = _beside(act, gateway, scratch)
             shares[name].append(load.rate_per_s / alone.rate_per_s)
             waits_ms[name].append(load.p99_us / 1000)
-    for name, kept in shares.items():
-        share = f"{statistics.median(kept):4.0%} ({min(kept):.0%} to {max(kept):.0%})"
+    for name, of_call in shares.items():
+        share = f"{statistics.median(shares_beside):4.0%} ({min(kept):.0%} to {max(kept):.0%})"
         print(f"{name:>24}  kept {share}; p99 {statistics.median(waits_ms[name]):.1f} ms", flush=True)
 
 
