@@ -1,16 +1,16 @@
-"""Prints what a governed call does that the interpreter cannot specialise: `python -m tests.proxy.budget.unspecialised`.
+"""Prints what of a governed call the interpreter cannot specialise: `python -m tests.proxy.budget.unspecialised`.
 
-An instrument, not a test: such a look-up or call costs more than its bytecodes say (docs/hot-path.md). For CPython 3.11,
-whose names of instructions it knows.
+An instrument, not a test: such a look-up or call costs more than its bytecodes say (docs/hot-path.md). It knows the
+instructions of CPython 3.11.
 """
 
 import dis
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType, FunctionType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 from tests.proxy.budget.canned_worker import CALLERS, canned_worker
@@ -27,24 +27,21 @@ _KINDS = {
     "PRECALL_ADAPTIVE": "call",
 }
 
-Place = tuple[CodeType, int]
-"""A code object and the offset of an instruction."""
 
-
-def unspecialised() -> dict[Place, str]:
-    """The instructions of all functions that stayed general: what each does, and the name that it looks up."""
-    places = {}
-    for code in {one.__code__ for one in gc.get_objects() if isinstance(one, FunctionType)}:
-        for instruction in dis.get_instructions(code, adaptive=True):
-            if (kind := _KINDS.get(instruction.opname)) is not None:
-                places[code, instruction.offset] = f"{kind} {instruction.argrepr}".rstrip()
-    return places
+def general_instructions(code: CodeType) -> dict[int, str]:
+    """The instructions that stayed general, by offset: what each does, and the name that it looks up."""
+    return {
+        one.offset: f"{_KINDS[one.opname]} {one.argrepr}".rstrip()
+        for one in dis.get_instructions(code, adaptive=True)
+        if one.opname in _KINDS
+    }
 
 
 @contextmanager
-def counting(places: dict[Place, str]) -> Iterator[Counter[str]]:
-    """Count how often the product's own code executes these, by line."""
+def counting() -> Iterator[Counter[str]]:
+    """Count how often the product's own code executes such instructions, by line."""
     functions = Functions()
+    instructions_of = cache(general_instructions)
     counts: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, _arg: object) -> Callable[..., Any] | None:
@@ -52,7 +49,7 @@ def counting(places: dict[Place, str]) -> Iterator[Counter[str]]:
         if function is None:
             return None
         frame.f_trace_opcodes = True
-        if event == "opcode" and (what := places.get((frame.f_code, frame.f_lasti))) is not None:
+        if event == "opcode" and (what := instructions_of(frame.f_code).get(frame.f_lasti)) is not None:
             path, name = function
             counts[f"{path}:{frame.f_lineno}  {name}  {what}"] += 1
         return count
@@ -67,8 +64,7 @@ def counting(places: dict[Place, str]) -> Iterator[Counter[str]]:
 def main() -> None:
     with canned_worker() as (runner, worker):
         runner.run(worker.serve(WARM_CALLS))
-        gc.unfreeze()  # no list has what is frozen
-        with counting(unspecialised()) as counts:
+        with counting() as counts:
             runner.run(worker.serve(COUNTED_CALLS))
     for line, count in sorted(counts.items()):
         print(f"{count / CALLERS / COUNTED_CALLS:6.2f}  {line}")
