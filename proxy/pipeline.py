@@ -152,12 +152,12 @@ class Pipeline:
                 return self._route.list_slugs(context, identified)  # 404
         if (reading := self._receive.body(context, load)) is not None:  # 400 404 405 408 413 415 529
             await reading
-        self._route(context, identified)  # 403 404
-        context.admitted = admitted = await self._admit(context, identified)  # 402 429 503
-        if purpose is _COUNT and (counted := self._count_tokens(context, admitted)) is not None:
+        self._route.find(context, identified)  # 403 404
+        context.admitted = admitted = await self._admit.admit(context, identified)  # 402 429 503
+        if purpose is _COUNT and (counted := self._count_tokens.answer(context, admitted)) is not None:
             return counted
-        answering = await self._dispatch(context, admitted)  # 400 404 500 502 503 504 529
-        answered = self._relay(context, answering)  # 499 502 504
+        answering = await self._dispatch.send(context, admitted)  # 400 404 500 502 503 504 529
+        answered = self._relay.answer(context, answering)  # 499 502 504
         return answered if isinstance(answered, Answered) else await answered
 
     async def _direct_steps(self, context: RequestContext, identified: Identified) -> Answered:

@@ -87,7 +87,7 @@ class Scene:
     def _write(self, journal: JournalWriter) -> None:
         self.event_count += 1
         now_ms = time.time_ns() // 1_000_000
-        key = self.ulids()
+        key = self.ulids.make()
         opened = replace(call(0), event_key=key, workspace_id=self.workspace_id, opened_at_ms=now_ms, reservations=())
         journaled = journal.open(opened.record)
         journal.answered(progress_of(key, Tokens(input=100), now_ms))

@@ -30,7 +30,8 @@ class Ulids:
         self._second = -1  # of 2 ** 10 ms
         self._spelled = ""
 
-    def __call__(self) -> str:
+    def make(self) -> str:
+        """Make one."""
         ms = self._now_ns() // 1_000_000
         if ms >> _SPELLED_BITS != self._second:
             self._second = ms >> _SPELLED_BITS

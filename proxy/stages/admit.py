@@ -101,7 +101,8 @@ class Admit:
         self._meters = parts.meters
         self._ulids = ulids
 
-    async def __call__(self, context: RequestContext, identified: Identified) -> Admitted:
+    async def admit(self, context: RequestContext, identified: Identified) -> Admitted:
+        """Return the call as admitted, or raise why it is not."""
         route = context.route
         assert route is not None  # else `route` has raised
         plan = route.plan
@@ -138,7 +139,7 @@ class Admit:
         else:
             context.rate_limit_lines = answer.lines
             # Our own request ids are as unique as event keys: a call needs no second one. A caller's may repeat.
-            event_key = context.request_id if context.facts.request_id is None else self._ulids()
+            event_key = context.request_id if context.facts.request_id is None else self._ulids.make()
         return Admitted(
             identified=identified,
             route=route,

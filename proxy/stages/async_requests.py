@@ -108,7 +108,7 @@ class AsyncRequests:
             raise NoModelReplicaError
         if submission.webhook_endpoint is not None:
             await self._check_webhook(submission.webhook_endpoint)
-        request = NewRequest(ID_PREFIX + self._ulids(), _ref(call), context.facts.path, submission)
+        request = NewRequest(ID_PREFIX + self._ulids.make(), _ref(call), context.facts.path, submission)
         take = await self._take(context, self._submissions[request.deployment.workspace_id])
         try:
             await self._submit(request, parks=call.deployment.status in PARKING)

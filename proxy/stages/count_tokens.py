@@ -14,7 +14,8 @@ class CountTokens:
     def __init__(self, dialects: Dialects) -> None:
         self._dialects = dialects
 
-    def __call__(self, context: RequestContext, admitted: Admitted) -> Answered | None:
+    def answer(self, context: RequestContext, admitted: Admitted) -> Answered | None:
+        """The answer; None if the target is asked."""
         body = self._dialects.own_answer(context, admitted.route.endpoint.target)
         if body is None:
             return None

@@ -56,7 +56,7 @@ class Dispatch:
         self._idle_timeout_s = parts.dispatch.stream_idle_timeout_s
         self._slices = slices
 
-    async def __call__(self, context: RequestContext, admitted: Admitted) -> Answering:
+    async def send(self, context: RequestContext, admitted: Admitted) -> Answering:
         """Send a call, the way that is kept for calls like it if there is one, until an answer stands."""
         forwarding = context.forwarding
         if forwarding is None:

@@ -83,7 +83,7 @@ class Receive:
         facts: HeadFacts | None = incoming.facts.get(_FACTS)
         if facts is None:
             facts = incoming.facts[_FACTS] = self._facts(incoming)
-        return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids())
+        return RequestContext(incoming, outgoing, facts, facts.request_id or self._ulids.make())
 
     def _facts(self, incoming: Incoming) -> HeadFacts:
         alike: HeadFacts | None = incoming.facts.get(ALIKE, {}).get(_FACTS)

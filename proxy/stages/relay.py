@@ -58,7 +58,7 @@ class Relay:
         self._most_reported = most_reported
         self._unknown_stops = UnknownStops()
 
-    def __call__(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
+    def answer(self, context: RequestContext, answering: Answering) -> Answered | Coroutine[Any, Any, Answered]:
         """Return the answer if it is complete; otherwise a coroutine that reads it.
 
         Complete is one that came whole and reports its usage, as nearly all do that are no streams. Through a passage

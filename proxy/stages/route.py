@@ -28,7 +28,7 @@ class Route:
         self._directory = directory
         self._dialects = dialects
 
-    def __call__(self, context: RequestContext, identified: Identified) -> None:
+    def find(self, context: RequestContext, identified: Identified) -> None:
         """Set the call's route, and what was kept of calls like it."""
         shape = self._directory.shape(context.facts, context.slug)
         if shape is None or shape.identified is not identified:

@@ -85,7 +85,7 @@ class AdmitSpend:
             if expected is None:
                 raise UnpricedError(route.plan.slug, spend.currency)
             picos = 0 if is_count else expected  # a count costs nothing, but is refused while nothing is left
-        event_key = context.request_id if context.facts.request_id is None else self._ulids()
+        event_key = context.request_id if context.facts.request_id is None else self._ulids.make()
         spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
         reserved: SpendTaken | None = None

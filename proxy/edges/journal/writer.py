@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from proxy.accounting.journal_records import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, frame
@@ -80,6 +79,7 @@ class JournalWriter:
         self._retired: list[Segment] = []
         self._usable = self._options.segment_bytes - len(_END)
         self._reserved = 0  # bytes reserved for the ends of open calls
+        self._loop: asyncio.AbstractEventLoop | None = None  # kept: in Python 3.11 asking for it is a system call
         self._group: list[JournaledCall] = []  # the calls whose records wait for the end of this tick
         self._records: list[bytes] = []  # theirs, in the same order; they fit into the current segment
         self._room = 0  # room in the current segment, once the group is written
@@ -206,15 +206,11 @@ class JournalWriter:
 
     # Called on the event loop: one write per group or record, after the room has been checked.
 
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        """The running loop, cached: in Python 3.11 asking for it is a system call."""
-        return asyncio.get_running_loop()
-
     def _join(self, call: JournaledCall, record: bytes, size: int) -> None:
         """Add a record to the tick's group. The first one has the group written at the end of the tick."""
         if not self._group:
-            self._loop.call_soon(self.write_now)
+            loop = self._loop = self._loop or asyncio.get_running_loop()
+            loop.call_soon(self.write_now)
         self._group.append(call)
         self._records.append(record)
         self._room -= size
@@ -222,10 +218,10 @@ class JournalWriter:
     def write_now(self) -> None:
         """Write what waits and let the calls go on, at the tick's end or earlier: settlements must not leave before the
         ends of their calls are written."""
+        if not self._group:
+            return
         group = self._group.copy()
         records = self._records.copy()
-        if not group:
-            return
         self._group.clear()
         self._records.clear()
         bytes_written, failure = self._write(b"".join(records))
