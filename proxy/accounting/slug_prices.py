@@ -5,9 +5,11 @@ Prices change at the start of a UTC day, while calls run. See docs/reference/usa
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import gcd
 
 from policy.prices import Price, Rates
 from policy.snapshot import PriceRow
+from policy.spend.spend_hash import UNITS_PER_PICO
 from proxy.accounting.cost_bounds.dearest_rates import UNBOUNDED, DearestRates, dearest_rates
 
 _FAR_MS = 1 << 62
@@ -20,14 +22,18 @@ class Tariff:
     currency: str
     rates: Rates
     input: int
-    """This rate and the next three, apart: a field of a named tuple takes several times as long to read."""
+    """This rate and the next three in parts of 10^-12 of the currency, as few that they are whole. Of most prices it is
+    one: small numbers, and nothing to divide by."""
     cached_input: int
     output: int
     per_call: int
+    parts_per_pico: int
 
     @classmethod
     def of(cls, currency: str, rates: Rates) -> "Tariff":
-        return cls(currency, rates, rates.input, rates.cached_input, rates.output, rates.per_call)
+        text = (rates.input, rates.cached_input, rates.output, rates.per_call)
+        part = gcd(UNITS_PER_PICO, *text)
+        return cls(currency, rates, *[rate // part for rate in text], UNITS_PER_PICO // part)
 
 
 class SlugPrices:

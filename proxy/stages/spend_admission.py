@@ -20,11 +20,11 @@ from policy.spend.spend_hash import MAX_PICOS, picos_of_amount
 from proxy.accounting.call_bound import WITHOUT_OUTPUT
 from proxy.accounting.call_costs import expected_picos
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, CostBound, Unbounded, cost_bound
-from proxy.accounting.cost_bounds.plain_text import is_plain_conversation
 from proxy.accounting.reservations import BALANCE, SPEND, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.accounting.ulids import Ulids
 from proxy.dialects.output_caps import is_capped_at
+from proxy.directory_values import SlugRoute
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import RequestContext
 from proxy.http_rules.guarded_members import check_names_of_cost
@@ -56,37 +56,33 @@ class AdmitSpend:
         self._ulids = ulids
 
     async def __call__(
-        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, further: Sequence[Plan]
+        self, context: RequestContext, estimate: Estimate, further: Sequence[Plan], is_plain: bool
     ) -> tuple[Taken | LimitHit, SpendTaken | None]:
         """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
 
         A refusal by limits comes first. One by spend limits or the balance raises. Sets the `x-ratelimit-*` lines of a
-        call that limits admit, and the output cap that was granted.
+        call that limits admit, and the output cap that was granted. `is_plain`: see `plain_text.py`.
         """
         route = context.route
         assert route is not None  # else `route` has raised
-        is_count = context.facts.purpose is _COUNT
+        spend = route.spend
+        assert spend is not None  # else nothing of it is asked for
         bound = None
         least_picos = 0
-        if spend.is_hard and not is_count:
-            is_plain = is_plain_conversation(context.json, context.facts.path)
+        if spend.is_hard and context.facts.purpose is not _COUNT:
             if context.upload is None:
                 if not is_plain:
                     check_names_of_cost(context.json)
                 text = context.body if context.outline is None else context.outline.text
                 if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
                     await self._check_closely(context, text)
-            most = None if is_plain else _most_tokens(context, estimate)
-            bound = self._bound(context, spend.currency, most, is_plain)
+            bound = self._bound(context, estimate, route, is_plain)
             picos = bound.whole_picos
             least_picos = bound.least_picos
             if least_picos > spend.least_hard_picos:
                 raise _above(spend, least_picos)
         else:
-            expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
-            if expected is None:
-                raise UnpricedError(route.plan.slug, spend.currency)
-            picos = 0 if is_count else expected  # a count costs nothing, but is refused while nothing is left
+            picos = self._expected_picos(context, estimate, route)
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
         spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
@@ -125,16 +121,25 @@ class AdmitSpend:
         check = partial(check_members_are_unique, text)
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
-    def _bound(self, context: RequestContext, currency: str, most: int | None, is_plain: bool) -> CostBound:
+    def _expected_picos(self, context: RequestContext, estimate: Estimate, route: SlugRoute) -> int:
+        """Return the expected cost of the call. Raises if it has no price."""
+        assert route.spend is not None
+        expected = expected_picos(route.prices, route.spend.currency, time_ns() // 1_000_000, estimate)
+        if expected is None:
+            raise UnpricedError(route.plan.slug, route.spend.currency)
+        # A count costs nothing, but is refused while nothing is left.
+        return 0 if context.facts.purpose is _COUNT else expected
+
+    def _bound(self, context: RequestContext, estimate: Estimate, route: SlugRoute, is_plain: bool) -> CostBound:
         """Return the most that the call can cost. Raises if it has no price or no bound."""
-        route = context.route
-        assert route is not None
         prices = route.prices
+        currency = route.spend.currency  # type: ignore[union-attr]  # it has one
         now_ms = time_ns() // 1_000_000
         rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, currency)
         if rates is None:
             raise UnpricedError(route.plan.slug, currency)
-        bound = cost_bound(context, rates, self._assumed_output, most, is_plain=is_plain)
+        most_tokens = None if is_plain else _most_tokens(context, estimate)
+        bound = cost_bound(context, rates, self._assumed_output, most_tokens, is_plain=is_plain)
         if isinstance(bound, Unbounded):
             raise UnboundedCostError(route.plan.slug, bound.missing)
         return bound

@@ -1,16 +1,16 @@
 """The most that a call can cost in money, as a line: what is fixed, and what each token of its output cap adds.
 
 Pure. A hard limit reserves it. It goes by the body as the caller sent it, as `call_bound.py` does, and by the prices
-that may hold until the call's deadline. All amounts are exact, in units of 10^-22 of the currency.
+that may hold until the call's deadline. All amounts are exact, in parts of 10^-12 of the currency.
 
 See docs/reference/money.md#spend-limits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO, units_of_picos
+from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
 from proxy.accounting.call_bound import (
     COMPLETIONS_PATH,
     EDITS_PATH,
@@ -88,24 +88,28 @@ class CostBound:
     """The most input tokens, which are in `fixed`."""
     answers: int = 1
     """The most answers, each up to the cap, which are in `per_cap_token`."""
+    parts_per_pico: int = UNITS_PER_PICO
+    """`fixed` and `per_cap_token` are in such parts of 10^-12."""
 
-    @property
-    def least_picos(self) -> int:
-        """The smallest reservation, in 10^-12: `picos_of` the cost with the least cap."""
-        picos = -(-(self.fixed + self.per_cap_token * self.least_cap) // UNITS_PER_PICO)
-        return picos if picos < MAX_PICOS else MAX_PICOS
+    least_picos: int = field(init=False, compare=False)
+    """The smallest reservation, in 10^-12, rounded up."""
+    whole_picos: int = field(init=False, compare=False)
+    """The reservation where the limit has room: the same with all of the cap."""
 
-    @property
-    def whole_picos(self) -> int:
-        """The reservation where the limit has room: the same with all of the cap."""
-        picos = -(-(self.fixed + self.per_cap_token * self.cap) // UNITS_PER_PICO)
-        return picos if picos < MAX_PICOS else MAX_PICOS
+    def __post_init__(self) -> None:
+        least = self.fixed + self.per_cap_token * self.least_cap
+        whole = self.fixed + self.per_cap_token * self.cap
+        if self.parts_per_pico != 1:
+            least = -(-least // self.parts_per_pico)
+            whole = -(-whole // self.parts_per_pico)
+        self.least_picos = least if least < MAX_PICOS else MAX_PICOS
+        self.whole_picos = whole if whole < MAX_PICOS else MAX_PICOS
 
     def cap_within(self, picos: int) -> int:
         """The largest cap with which the call costs at most so many 10^-12; the least one if there is none."""
         if not self.per_cap_token:
             return self.cap
-        cap = (units_of_picos(picos) - self.fixed) // self.per_cap_token
+        cap = (picos * self.parts_per_pico - self.fixed) // self.per_cap_token
         return max(self.least_cap, min(cap, self.cap))
 
     def most_counted(self, cap: int | None) -> MostCounted:
@@ -139,7 +143,7 @@ def cost_bound(
     path = call.facts.path
     answers = call.answers
     least = LEAST_CAP
-    further = 0
+    tool_calls = beyond_cap = 0
     context = rates.max_input_tokens
     if context is not None and path == MESSAGES_PATH and _asks_for_long_context(call):
         context = max(context, FILE_TOKENS)
@@ -152,23 +156,27 @@ def cost_bound(
         if isinstance(content, Unbounded):
             return content
         input_tokens, answers, tool_calls, beyond_cap = content
-        further = rates.per_server_tool_call * tool_calls + rates.at(input_tokens).output * answers * beyond_cap
         least += _thinking_budget(call.json)
     if input_tokens > rates.longest_input:
         rates = rates.at(input_tokens)
-    fixed = rates.input * input_tokens + rates.per_call + further
+    fixed = rates.input_parts * input_tokens + rates.call_parts
+    per_cap_token = rates.output_parts * answers
     most = rates.max_output_tokens
-    per_cap_token = rates.output * answers
-    if not is_plain and (path not in CAPPED_PATHS or call.upload is not None):
+    parts = rates.parts_per_pico
+    if not is_plain:
+        fixed += rates.tool_call_parts * tool_calls + per_cap_token * beyond_cap
         if path in WITHOUT_OUTPUT:
-            return CostBound(fixed, 0, 0, 0, input_tokens)
-        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most, input_tokens, answers)
+            return CostBound(fixed, 0, 0, 0, input_tokens, parts_per_pico=parts)
+        if path not in CAPPED_PATHS or call.upload is not None:
+            if most is None:
+                return _NO_OUTPUT_BOUND
+            return CostBound(fixed, per_cap_token, most, most, input_tokens, answers, parts)
     cap = call.output_cap
     if cap is None:
         cap = max(least, assumed_output if most is None else most)
     elif most is not None and most < cap:
         cap = most
-    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens, answers)
+    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens, answers, parts)
 
 
 class _Content(NamedTuple):
