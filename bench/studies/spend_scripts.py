@@ -52,7 +52,8 @@ def groups_of(levels: int) -> list[str]:
 def plan_of(levels: int, kinds: Any) -> Plan:
     groups = groups_of(levels)
     limits = limit_set(tuple(Limit(*kind, ROOMY) for kind in kinds))
-    return Plan("acme/chat", groups[0], f"tg:{{{groups[-1]}|acme/chat-{len(kinds)}}}", tuple(groups), (limits,) * levels)
+    key = f"tg:{{{groups[-1]}|acme/chat-{len(kinds)}}}"
+    return Plan("acme/chat", groups[0], key, tuple(groups), (limits,) * levels)
 
 
 def spend_plan_of(levels: int, *, is_hard: bool = False, has_balance: bool = False) -> SpendPlan:

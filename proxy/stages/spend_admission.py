@@ -82,7 +82,11 @@ class AdmitSpend:
             if least_picos > spend.least_hard_picos:
                 raise _above(spend, least_picos)
         else:
-            picos = self._expected_picos(context, estimate, route)
+            expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
+            if expected is None:
+                raise UnpricedError(route.plan.slug, spend.currency)
+            # A count costs nothing, but is refused while nothing is left.
+            picos = 0 if context.facts.purpose is _COUNT else expected
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
         spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
@@ -120,15 +124,6 @@ class AdmitSpend:
         """Refuse a body that another parser could read differently: it could ask for more than is reserved."""
         check = partial(check_members_are_unique, text)
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
-
-    def _expected_picos(self, context: RequestContext, estimate: Estimate, route: SlugRoute) -> int:
-        """Return the expected cost of the call. Raises if it has no price."""
-        assert route.spend is not None
-        expected = expected_picos(route.prices, route.spend.currency, time_ns() // 1_000_000, estimate)
-        if expected is None:
-            raise UnpricedError(route.plan.slug, route.spend.currency)
-        # A count costs nothing, but is refused while nothing is left.
-        return 0 if context.facts.purpose is _COUNT else expected
 
     def _bound(self, context: RequestContext, estimate: Estimate, route: SlugRoute, is_plain: bool) -> CostBound:
         """Return the most that the call can cost. Raises if it has no price or no bound."""

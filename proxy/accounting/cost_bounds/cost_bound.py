@@ -190,7 +190,7 @@ class _Content(NamedTuple):
 
 
 def _content(call: Call, context: int | None, most_tokens: int | None) -> _Content | Unbounded:
-    """Look closely at a call. `context`: the most input tokens that the model takes; None if the price does not tell."""
+    """Look closely at a call. `context`: the most input tokens that the model takes; None if no price tells."""
     path = call.facts.path
     tool_calls = 0
     answers = most_answers(call.json, path, call.answers)
