@@ -6,7 +6,7 @@ Their slices of 100 calls take turns; the lower quartile of each is printed, one
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -17,7 +17,7 @@ import redis
 from bench.studies.limits import FOUR, LEASE_MS, ROOMY, STAMP, TWO, settling
 from policy.limits.effective import Plan, limit_set
 from policy.limits.groups import Enforcement
-from policy.limits.kinds import Unit
+from policy.limits.kinds import LimitType, Unit
 from policy.limits.limit import Limit
 from policy.spend.balances import Balance
 from policy.spend.effective import SpendPlan, spend_plan
@@ -41,17 +41,15 @@ SLICES = 60
 PICOS = 500_000_000
 INCARNATION = "0123456789abcdef"
 EPOCH = "f" * 40
-Commands = Callable[[int], list[list[Any]]]
-"""Makes so many calls' commands, as scripts' numbers of keys and arguments: those that are timed."""
 
 
 def groups_of(levels: int) -> list[str]:
     return [f"grp_01JD0000000000000000000{level}" for level in range(levels)]
 
 
-def plan_of(levels: int, kinds: Any) -> Plan:
+def plan_of(levels: int, kinds: Sequence[tuple[LimitType, Unit]]) -> Plan:
     groups = groups_of(levels)
-    limits = limit_set(tuple(Limit(*kind, ROOMY) for kind in kinds))
+    limits = limit_set(tuple(Limit(type, unit, ROOMY) for type, unit in kinds))
     key = f"tg:{{{groups[-1]}|acme/chat-{len(kinds)}}}"
     return Plan("acme/chat", groups[0], key, tuple(groups), (limits,) * levels)
 
@@ -148,7 +146,7 @@ def report(client: Any, levels: int, batch: int) -> None:
 
 def main() -> None:
     with private_redis() as server, redis.Redis(unix_socket_path=str(server.socket_path)) as client:
-        print(f"Redis {client.info()['redis_version']}")  # type: ignore[index]  # no pipeline
+        print(f"Redis {client.info()['redis_version']}")
         for levels in (3, 5):
             for batch in (1, 16):
                 report(client, levels, batch)

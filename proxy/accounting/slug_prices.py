@@ -31,9 +31,16 @@ class Tariff:
 
     @classmethod
     def of(cls, currency: str, rates: Rates) -> "Tariff":
-        text = (rates.input, rates.cached_input, rates.output, rates.per_call)
-        part = gcd(UNITS_PER_PICO, *text)
-        return cls(currency, rates, *[rate // part for rate in text], UNITS_PER_PICO // part)
+        part = gcd(UNITS_PER_PICO, rates.input, rates.cached_input, rates.output, rates.per_call)
+        return cls(
+            currency=currency,
+            rates=rates,
+            input=rates.input // part,
+            cached_input=rates.cached_input // part,
+            output=rates.output // part,
+            per_call=rates.per_call // part,
+            parts_per_pico=UNITS_PER_PICO // part,
+        )
 
 
 class SlugPrices:

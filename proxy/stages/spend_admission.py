@@ -64,11 +64,10 @@ class AdmitSpend:
         call that limits admit, and the output cap that was granted. `is_plain`: see `plain_text.py`.
         """
         route = context.route
-        assert route is not None  # else `route` has raised
+        assert route is not None
         spend = route.spend
-        assert spend is not None  # else nothing of it is asked for
+        assert spend is not None  # else this is not called
         bound = None
-        least_picos = 0
         if spend.is_hard and context.facts.purpose is not _COUNT:
             if context.upload is None:
                 if not is_plain:
@@ -78,15 +77,12 @@ class AdmitSpend:
                     await self._check_closely(context, text)
             bound = self._bound(context, estimate, route, is_plain)
             picos = bound.whole_picos
-            least_picos = bound.least_picos
-            if least_picos > spend.least_hard_picos:
-                raise _above(spend, least_picos)
         else:
             expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
             if expected is None:
                 raise UnpricedError(route.plan.slug, spend.currency)
-            # A count costs nothing, but is refused while nothing is left.
-            picos = 0 if context.facts.purpose is _COUNT else expected
+            picos = 0 if context.facts.purpose is _COUNT else expected  # a count, too, is refused while nothing is left
+        least_picos = 0 if bound is None else bound.least_picos
         event_key = context.request_id if context.facts.request_id is None else self._ulids()
         spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
@@ -126,17 +122,20 @@ class AdmitSpend:
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
     def _bound(self, context: RequestContext, estimate: Estimate, route: SlugRoute, is_plain: bool) -> CostBound:
-        """Return the most that the call can cost. Raises if it has no price or no bound."""
+        """Return the most that the call can cost. Raises if it has no price or no bound, or no limit could hold it."""
+        spend = route.spend
+        assert spend is not None  # else nothing is bounded
         prices = route.prices
-        currency = route.spend.currency  # type: ignore[union-attr]  # it has one
         now_ms = time_ns() // 1_000_000
-        rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, currency)
+        rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, spend.currency)
         if rates is None:
-            raise UnpricedError(route.plan.slug, currency)
+            raise UnpricedError(route.plan.slug, spend.currency)
         most_tokens = None if is_plain else _most_tokens(context, estimate)
         bound = cost_bound(context, rates, self._assumed_output, most_tokens, is_plain=is_plain)
         if isinstance(bound, Unbounded):
             raise UnboundedCostError(route.plan.slug, bound.missing)
+        if bound.least_picos > spend.least_hard_picos:
+            raise _above(spend, bound.least_picos)
         return bound
 
     def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:
