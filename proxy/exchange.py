@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policy.limits.settlement import Estimate
-from proxy.accounting.cost_bounds.bounded_counter import MostCounted
+from proxy.accounting.cost_bounds.cost_bound import CostBound
 from proxy.accounting.journaled_call import JournaledCall
 from proxy.accounting.metering import AnswerReader, Bill, DeliveredCounter
 from proxy.accounting.reservations import Taken
@@ -82,8 +82,8 @@ class RequestContext:
     upload: Form | None = None
     """Set if the body is sent while it arrives."""
     granted_cap: int | None = None
-    """The output cap that a spend limit or balance granted, at most the caller's, which the target is sent."""
-    most_counted: MostCounted = field(init=False)
+    """The output cap that a spend limit or balance granted, which the target is sent; None if it is the caller's."""
+    cost_bound: CostBound = field(init=False)
     """Set by `admit` where a HARD spend limit or a balance binds, but for counts of tokens."""
     route: SlugRoute | None = None
     attempt: DialectAttempt = field(init=False)

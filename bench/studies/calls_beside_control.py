@@ -53,7 +53,7 @@ def _measure(gateway: Gateway, scratch: Path) -> None:
             shares[name].append(load.rate_per_s / alone.rate_per_s)
             waits_ms[name].append(load.p99_us / 1000)
     for name, of_call in shares.items():
-        share = f"{statistics.median(shares_beside):4.0%} ({min(kept):.0%} to {max(kept):.0%})"
+        share = f"{statistics.median(of_call):4.0%} ({min(of_call):.0%} to {max(of_call):.0%})"
         print(f"{name:>24}  kept {share}; p99 {statistics.median(waits_ms[name]):.1f} ms", flush=True)
 
 

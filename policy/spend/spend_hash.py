@@ -59,8 +59,6 @@ MAX_PICOS = LIMB * LIMB
 _SPENT = struct.Struct("<QQQ")
 _AMOUNT = struct.Struct("<QQ")
 AMOUNT_BYTES = _AMOUNT.size
-pack_limbs = _AMOUNT.pack
-"""Packs the two limbs of a reservation's amount."""
 
 
 def spend_key(root_group: str) -> str:
@@ -113,7 +111,7 @@ def picos_of_amount(amount: Decimal) -> int:
 
 def pack_amount(picos: int) -> bytes:
     """A reservation's amount, or a limit's."""
-    return pack_limbs(*divmod(picos, LIMB))
+    return _AMOUNT.pack(*divmod(picos, LIMB))
 
 
 def unpack_amount(packed: bytes) -> int:

@@ -7,7 +7,7 @@ See docs/reference/money.md#how-spend-is-counted.
 
 from policy.limits.settlement import Estimate
 from policy.prices import cost_figures
-from policy.spend.spend_hash import picos_of
+from policy.spend.spend_hash import MAX_PICOS, picos_of
 from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
 
@@ -19,7 +19,10 @@ def expected_picos(prices: SlugPrices | None, currency: str, at_ms: int, estimat
     tariff = None if prices is None else prices.tariff(at_ms, "", input_tokens)
     if tariff is None or tariff.currency != currency:
         return None
-    return tariff.picos_of_text(1, input_tokens, output_tokens, 0)
+    picos = tariff.per_call + tariff.input * input_tokens + tariff.output * output_tokens
+    if tariff.parts_per_pico != 1:
+        picos = -(-picos // tariff.parts_per_pico)
+    return picos if picos < MAX_PICOS else MAX_PICOS
 
 
 def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bill, *, is_charged: bool) -> int:
@@ -31,4 +34,9 @@ def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bil
         return 0
     if cached > input_tokens or any(details[:-1]):  # the figures
         return picos_of(tariff.rates.cost(cost_figures(tokens, details, is_charged=is_charged)))
-    return tariff.picos_of_text(is_charged, input_tokens, output_tokens, cached)
+    picos = tariff.input * (input_tokens - cached) + tariff.cached_input * cached + tariff.output * output_tokens
+    if is_charged:
+        picos += tariff.per_call
+    if tariff.parts_per_pico != 1:
+        picos = -(-picos // tariff.parts_per_pico)
+    return picos if picos < MAX_PICOS else MAX_PICOS

@@ -5,10 +5,11 @@ Prices change at the start of a UTC day, while calls run. See docs/reference/usa
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import gcd
 
 from policy.prices import Price, Rates
 from policy.snapshot import PriceRow
-from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
+from policy.spend.spend_hash import UNITS_PER_PICO
 from proxy.accounting.cost_bounds.dearest_rates import UNBOUNDED, DearestRates, dearest_rates
 
 _FAR_MS = 1 << 62
@@ -20,13 +21,26 @@ class Tariff:
 
     currency: str
     rates: Rates
+    input: int
+    """This rate and the next three in parts of 10^-12 of the currency, as few that they are whole. Of most prices it is
+    one: small numbers, and nothing to divide by."""
+    cached_input: int
+    output: int
+    per_call: int
+    parts_per_pico: int
 
-    def picos_of_text(self, calls: int, input: int, output: int, cached: int) -> int:
-        """The cost of calls of which nothing but text has a price, as a reservation: `picos_of` of `rates.cost`."""
-        rates = self.rates
-        units = rates.per_call * calls + rates.input * (input - cached) + rates.cached_input * cached
-        picos = -(-(units + rates.output * output) // UNITS_PER_PICO)
-        return picos if picos < MAX_PICOS else MAX_PICOS
+    @classmethod
+    def of(cls, currency: str, rates: Rates) -> "Tariff":
+        part = gcd(UNITS_PER_PICO, rates.input, rates.cached_input, rates.output, rates.per_call)
+        return cls(
+            currency=currency,
+            rates=rates,
+            input=rates.input // part,
+            cached_input=rates.cached_input // part,
+            output=rates.output // part,
+            per_call=rates.per_call // part,
+            parts_per_pico=UNITS_PER_PICO // part,
+        )
 
 
 class SlugPrices:
@@ -46,8 +60,10 @@ class SlugPrices:
         self._tiers: frozenset[str] = frozenset()
         self._tariffs: dict[tuple[str, bool], Tariff] = {}
         """Tariffs by service tier and length. Tiers that are not listed share one, named ""."""
-        self._first = range(0)
-        self._last = range(0)
+        self._first_from_ms = 0
+        self._first_until_ms = 0
+        self._last_from_ms = 0
+        self._last_until_ms = 0
         """Times with the same first and last prices, as the dearest rates that are kept were asked for."""
         self._currency = ""
         self._dearest: DearestRates | None = None
@@ -64,7 +80,7 @@ class SlugPrices:
         is_long = price.is_long(input_tokens)
         tariff = self._tariffs.get((tier, is_long))
         if tariff is None:
-            tariff = self._tariffs[tier, is_long] = Tariff(price.currency, price.rates(tier, is_long=is_long))
+            tariff = self._tariffs[tier, is_long] = Tariff.of(price.currency, price.rates(tier, is_long=is_long))
         return tariff
 
     def dearest(self, from_ms: int, until_ms: int, currency: str) -> DearestRates | None:
@@ -72,17 +88,18 @@ class SlugPrices:
 
         A later price of another currency costs nothing in this one.
         """
-        first = self._first
-        last = self._last
-        if not (first.start <= from_ms < first.stop and last.start <= until_ms < last.stop):
+        if not (
+            self._first_from_ms <= from_ms < self._first_until_ms
+            and self._last_from_ms <= until_ms < self._last_until_ms
+        ):
             self._bound(from_ms, until_ms)
         return self._dearest if currency == self._currency else None
 
     def _bound(self, from_ms: int, until_ms: int) -> None:
         first = bisect_right(self._starts, from_ms)
         last = bisect_right(self._starts, until_ms)
-        self._first = self._times(first)
-        self._last = self._times(last)
+        self._first_from_ms, self._first_until_ms = self._times(first)
+        self._last_from_ms, self._last_until_ms = self._times(last)
         self._currency = ""
         self._dearest = None
         if first:
@@ -90,9 +107,9 @@ class SlugPrices:
             prices = self._prices[first - 1 : last]
             self._dearest = dearest_rates([price for price in prices if price.currency == self._currency])
 
-    def _times(self, number: int) -> range:
-        """The times at which so many prices have begun."""
-        return range(self._starts[number - 1] if number else 0, self._starts[number])
+    def _times(self, number: int) -> tuple[int, int]:
+        """The times from which, and until which, so many prices have begun."""
+        return self._starts[number - 1] if number else 0, self._starts[number]
 
     def _turn_to(self, at_ms: int) -> None:
         number = bisect_right(self._starts, at_ms)
@@ -102,6 +119,6 @@ class SlugPrices:
         self._price = price
         self._tiers = frozenset(() if price is None else dict(price.service_tiers))
         self._tariffs.clear()
-        self._usual = None if price is None else Tariff(price.currency, price.rates())
+        self._usual = None if price is None else Tariff.of(price.currency, price.rates())
         long_context = None if price is None else price.long_context
         self._usual_input = UNBOUNDED if long_context is None else long_context.above_input_tokens

@@ -23,6 +23,12 @@ _CAPS: Mapping[str, tuple[str, ...]] = {
 that for each of its models, and the first for older ones alone."""
 
 
+def is_capped_at(cap: int, body: Mapping[str, Any], path: str) -> bool:
+    """Return whether a body whose largest cap this is has nothing for `capped_members` to change."""
+    names = _CAPS.get(path)
+    return names is not None and body.get(names[0]) == cap
+
+
 def capped_members(body: Mapping[str, Any], path: str, provider: str, cap: int) -> dict[str, bytes]:
     """The members to change so that no cap is above `cap`, as JSON text. None for a path without caps."""
     names = _CAPS.get(path)

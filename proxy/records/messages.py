@@ -252,7 +252,7 @@ class Received(Protocol):
     upload: Form | None
     """A form is the body: most of it has not arrived."""
     granted_cap: int | None
-    """The output cap that a spend limit or balance granted, which the target is sent; None without either."""
+    """The output cap that a spend limit or balance granted, which the target is sent; None if the body's own holds."""
 
     @property
     def workspace_id(self) -> str: ...

@@ -14,8 +14,8 @@ from policy.limits.effective import Plan
 from policy.limits.settlement import NO_TOKENS, Estimate
 from policy.limits.tiers import Tier, tier_in_force, tier_plan
 from policy.snapshot import WorkspaceRow
-from policy.spend.effective import SpendPlan
 from proxy.accounting.call_bound import WITHOUT_OUTPUT, most_form_input, most_input
+from proxy.accounting.cost_bounds.plain_text import is_plain_conversation
 from proxy.accounting.reservations import ADMITTED, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendTaken
 from proxy.accounting.ulids import Ulids
@@ -31,7 +31,7 @@ _COUNT = Purpose.COUNT  # a global is ten times as fast as a member
 BYTES_PER_TOKEN = 4
 MAX_TIER_PLANS = 10_000
 BothAnswers = tuple[Taken | LimitHit, SpendTaken | None]
-TakeBoth = Callable[[RequestContext, SpendPlan, Estimate, Sequence[Plan]], Awaitable[BothAnswers]]
+TakeBoth = Callable[[RequestContext, Estimate, Sequence[Plan], bool], Awaitable[BothAnswers]]
 
 
 class Tiers:
@@ -63,15 +63,20 @@ class Estimates:
         self._output_estimates = output_estimates
         self._assumed_output = assumed_output
 
-    def of(self, context: RequestContext, plan: Plan) -> Estimate:
-        """Return the estimate of a call. Neither figure is more than an event can report."""
+    def of(self, context: RequestContext, plan: Plan, *, is_plain: bool = False) -> Estimate:
+        """Return the estimate of a call. Neither figure is more than an event can report.
+
+        `is_plain`: it is known to be a plain conversation (`plain_text.py`), of which each byte is a token at most.
+        """
         body_bytes = len(context.body)
         path = context.facts.path
         cap = context.output_cap
         allowed = (cap or self._assumed_output) * context.answers
         output = self._output_estimates.expected_output(plan.group_id, plan.slug, cap and allowed)
         expected = -(-body_bytes // BYTES_PER_TOKEN) + output
-        if context.upload is None:
+        if is_plain:
+            most = body_bytes
+        elif context.upload is None:
             most = most_input(context.json, body_bytes, context.outline)
         else:
             most = most_form_input(path)
@@ -111,9 +116,9 @@ class Admit:
             # Free capacity in the groups' limits does not lift the target's own ceiling.
             # See docs/reference/limits.md#model-api-tiers.
             further = (self._tiers.plan(identified.workspace), *further)
-        estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
         reserved = None
         if route.spend is None:
+            estimate = NO_TOKENS if context.facts.purpose is _COUNT else self._estimates.of(context, plan)
             question = self._counters.ask(plan, estimate, further)
             try:
                 answer = await question
@@ -124,7 +129,10 @@ class Admit:
                 self._counters.abandon(question)
                 raise
         else:
-            answer, reserved = await self._take_both(context, route.spend, estimate, further)
+            is_plain = route.spend.is_hard and is_plain_conversation(context.json, context.facts.path)
+            is_count = context.facts.purpose is _COUNT
+            estimate = NO_TOKENS if is_count else self._estimates.of(context, plan, is_plain=is_plain)
+            answer, reserved = await self._take_both(context, estimate, further, is_plain)
         if isinstance(answer, LimitHit):
             context.rate_limit_lines = rate_limit_lines(answer.requests, answer.tokens)
             limit = answer.bound.limit

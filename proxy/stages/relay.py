@@ -101,7 +101,7 @@ class Relay:
         context.delivered = self._dialects.delivered_counter(context, upstream.fields.content_type)
         spend = answering.admitted.route.spend
         if spend is not None and spend.is_hard and context.facts.purpose is not _COUNT:
-            context.delivered = BoundedCounter(context.delivered, context.most_counted)
+            context.delivered = BoundedCounter(context.delivered, context.cost_bound.most_counted(context.granted_cap))
         _free(context)
         if context.attempt.is_translated:
             media = EVENT_STREAM if context.streaming else JSON

@@ -68,7 +68,7 @@ class Settle:
         tokens = bill.tokens
         reservations = admitted.take.reservations
         counters = self._counters
-        total = tokens.total
+        total = tokens.input + tokens.output  # `Tokens.total`, without the call
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
         pending_record = None

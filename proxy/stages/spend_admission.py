@@ -19,19 +19,18 @@ from policy.spend.key_names import key_of_name
 from policy.spend.spend_hash import MAX_PICOS, picos_of_amount
 from proxy.accounting.call_bound import WITHOUT_OUTPUT
 from proxy.accounting.call_costs import expected_picos
-from proxy.accounting.cost_bounds.bounded_counter import MostCounted
 from proxy.accounting.cost_bounds.cost_bound import CAPPED_PATHS, CostBound, Unbounded, cost_bound
-from proxy.accounting.cost_bounds.plain_text import plain_bound
 from proxy.accounting.reservations import BALANCE, SPEND, UNAVAILABLE, LimitHit, Taken
 from proxy.accounting.spend_taken import SpendHit, SpendTaken, SpendUnavailable
 from proxy.accounting.ulids import Ulids
+from proxy.dialects.output_caps import is_capped_at
+from proxy.directory_values import SlugRoute
 from proxy.errors import CountersUnavailableError
 from proxy.exchange import RequestContext
 from proxy.http_rules.guarded_members import check_names_of_cost
 from proxy.http_rules.headers import output_cap_line
 from proxy.http_rules.limit_refusal import above_limit_refusal, spend_refusal
 from proxy.http_rules.strict_json import are_surely_unique, check_members_are_unique
-from proxy.http_rules.vendor_state import searched_text
 from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
 from proxy.refusals import UnboundedCostError, UnpricedError
@@ -57,34 +56,33 @@ class AdmitSpend:
         self._ulids = ulids
 
     async def __call__(
-        self, context: RequestContext, spend: SpendPlan, estimate: Estimate, further: Sequence[Plan]
+        self, context: RequestContext, estimate: Estimate, further: Sequence[Plan], is_plain: bool
     ) -> tuple[Taken | LimitHit, SpendTaken | None]:
         """Ask limits and spend limits in the same tick. Unless both admit, return what either took, once.
 
         A refusal by limits comes first. One by spend limits or the balance raises. Sets the `x-ratelimit-*` lines of a
-        call that limits admit, and the output cap that was granted.
+        call that limits admit, and the output cap that was granted. `is_plain`: see `plain_text.py`.
         """
         route = context.route
-        assert route is not None  # else `route` has raised
-        is_count = context.facts.purpose is _COUNT
+        assert route is not None
+        spend = route.spend
+        assert spend is not None  # else this is not called
         bound = None
-        least_picos = 0
-        if spend.is_hard and not is_count:
+        if spend.is_hard and context.facts.purpose is not _COUNT:
             if context.upload is None:
-                check_names_of_cost(context.json)
-                text = searched_text(context)
+                if not is_plain:
+                    check_names_of_cost(context.json)
+                text = context.body if context.outline is None else context.outline.text
                 if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
                     await self._check_closely(context, text)
-            bound = self._bound(context, spend, estimate)
+            bound = self._bound(context, estimate, route, is_plain)
             picos = bound.whole_picos
-            least_picos = bound.least_picos
-            if least_picos > spend.least_hard_picos:
-                raise _above(spend, least_picos)
         else:
             expected = expected_picos(route.prices, spend.currency, time_ns() // 1_000_000, estimate)
             if expected is None:
                 raise UnpricedError(route.plan.slug, spend.currency)
-            picos = 0 if is_count else expected  # a count costs nothing, but is refused while nothing is left
+            picos = 0 if context.facts.purpose is _COUNT else expected  # a count, too, is refused while nothing is left
+        least_picos = 0 if bound is None else bound.least_picos
         event_key = context.request_id if context.facts.request_id is None else self._ulids.make()
         spend_question = self._spend.ask(spend, event_key, picos, least_picos)
         answer: Taken | LimitHit | None = None
@@ -103,8 +101,10 @@ class AdmitSpend:
             if not isinstance(reply, SpendTaken):
                 raise self._refusal(context, reply, least_picos)
             if bound is not None:
-                is_whole = reply.picos == picos < MAX_PICOS
-                _cap(context, bound, bound.cap if is_whole else bound.cap_within(reply.picos))
+                context.cost_bound = bound
+                cap = bound.cap if reply.picos == picos < MAX_PICOS else bound.cap_within(reply.picos)
+                if cap != context.output_cap or not is_capped_at(cap, context.json, context.facts.path):
+                    _cap(context, bound, cap)
             reserved = reply
             return answer, reserved
         except CountersUnavailableError:
@@ -121,21 +121,21 @@ class AdmitSpend:
         check = partial(check_members_are_unique, text)
         await self._slices.beside(context.workspace_id, check) if len(text) > _FEW_BYTES else check()
 
-    def _bound(self, context: RequestContext, spend: SpendPlan, estimate: Estimate) -> CostBound:
-        """Return the most that the call can cost. Raises if it has no price or no bound."""
-        route = context.route
-        assert route is not None
+    def _bound(self, context: RequestContext, estimate: Estimate, route: SlugRoute, is_plain: bool) -> CostBound:
+        """Return the most that the call can cost. Raises if it has no price or no bound, or no limit could hold it."""
+        spend = route.spend
+        assert spend is not None  # else nothing is bounded
         prices = route.prices
         now_ms = time_ns() // 1_000_000
         rates = None if prices is None else prices.dearest(now_ms, now_ms + self._call_timeout_ms, spend.currency)
         if rates is None:
             raise UnpricedError(route.plan.slug, spend.currency)
-        plain = plain_bound(context, rates, self._assumed_output)
-        if plain is not None:
-            return plain
-        bound = cost_bound(context, rates, self._assumed_output, _most_tokens(context, estimate))
+        most_tokens = None if is_plain else _most_tokens(context, estimate)
+        bound = cost_bound(context, rates, self._assumed_output, most_tokens, is_plain=is_plain)
         if isinstance(bound, Unbounded):
             raise UnboundedCostError(route.plan.slug, bound.missing)
+        if bound.least_picos > spend.least_hard_picos:
+            raise _above(spend, bound.least_picos)
         return bound
 
     def _refusal(self, context: RequestContext, reply: SpendHit | SpendUnavailable, least_picos: int) -> Exception:
@@ -175,8 +175,7 @@ def _above(spend: SpendPlan, least_picos: int) -> Exception:
 
 
 def _cap(context: RequestContext, bound: CostBound, cap: int) -> None:
-    """Cap the output at what is reserved: what the target may bring, and what may be counted without its report."""
-    context.most_counted = MostCounted(bound.input_tokens, cap * bound.answers)
+    """Have the target sent this output cap, if the body can have one. The caller is told of one that is lower."""
     if context.facts.path not in CAPPED_PATHS or context.upload is not None:
         return
     context.granted_cap = cap

@@ -1,15 +1,16 @@
 """The most that a call can cost in money, as a line: what is fixed, and what each token of its output cap adds.
 
 Pure. A hard limit reserves it. It goes by the body as the caller sent it, as `call_bound.py` does, and by the prices
-that may hold until the call's deadline. All amounts are exact, in units of 10^-22 of the currency.
+that may hold until the call's deadline. All amounts are exact, in parts of 10^-12 of the currency.
 
 See docs/reference/money.md#spend-limits.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from policy.spend.spend_hash import picos_of, units_of_picos
+from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
 from proxy.accounting.call_bound import (
     COMPLETIONS_PATH,
     EDITS_PATH,
@@ -19,15 +20,15 @@ from proxy.accounting.call_bound import (
     most_input,
 )
 from proxy.accounting.cost_bounds.answer_counts import most_answers
+from proxy.accounting.cost_bounds.bounded_counter import MostCounted
 from proxy.accounting.cost_bounds.dearest_rates import DearestRates
+from proxy.accounting.cost_bounds.plain_text import CHAT_PATH, MESSAGES_PATH
 from proxy.accounting.cost_bounds.unseen_input import unseen_inputs
 from proxy.accounting.cost_bounds.vendor_tools import RESPONSES_PATH, TOOL_MEMBERS, most_tool_calls, trained_tools
 from proxy.json_text.large_json import Outline
 
 LEAST_CAP = 16
 """The lowest cap that a limit lowers a call's output to. Some vendors take none below."""
-CHAT_PATH = "/v1/chat/completions"
-MESSAGES_PATH = "/v1/messages"
 _BETA_HEADER = "anthropic-beta"
 _BETA_MEMBERS = frozenset(("anthropic_beta", "betas"))
 _LONG_CONTEXT = "context-1m"
@@ -40,8 +41,6 @@ _RERANKS = frozenset(("/v1/rerank", "/v2/rerank"))
 PARTIAL_PICTURE_TOKENS = 100
 """Output tokens of a picture that is shown before it is finished."""
 MOST_PARTIAL_PICTURES = 3
-_OUTPUT_BEYOND = frozenset(("prediction", "partial_images"))
-_THINKING = frozenset(("thinking", "reasoning", "thinking_budget"))
 _OFFERS = frozenset(("tools", "functions"))
 _UNKNOWN = 1 << 60
 """Stands for the tokens of a part where the price does not tell: no body has as many bytes."""
@@ -76,7 +75,8 @@ class Call(Protocol):
         ...
 
 
-class CostBound(NamedTuple):
+@dataclass(slots=True)
+class CostBound:
     """The cost of a call by its output cap, which may be anything from `least_cap` to `cap`; both are the same where no
     cap can be sent."""
 
@@ -88,23 +88,33 @@ class CostBound(NamedTuple):
     """The most input tokens, which are in `fixed`."""
     answers: int = 1
     """The most answers, each up to the cap, which are in `per_cap_token`."""
+    parts_per_pico: int = UNITS_PER_PICO
+    """`fixed` and `per_cap_token` are in such parts of 10^-12."""
 
-    @property
-    def least_picos(self) -> int:
-        """The smallest reservation, in 10^-12, rounded up."""
-        return picos_of(self.fixed + self.per_cap_token * self.least_cap)
+    least_picos: int = field(init=False, compare=False)
+    """The smallest reservation, in 10^-12, rounded up."""
+    whole_picos: int = field(init=False, compare=False)
+    """The reservation where the limit has room: the same with all of the cap."""
 
-    @property
-    def whole_picos(self) -> int:
-        """The reservation where the limit has room: the same with all of the cap."""
-        return picos_of(self.fixed + self.per_cap_token * self.cap)
+    def __post_init__(self) -> None:
+        least = self.fixed + self.per_cap_token * self.least_cap
+        whole = self.fixed + self.per_cap_token * self.cap
+        if self.parts_per_pico != 1:
+            least = -(-least // self.parts_per_pico)
+            whole = -(-whole // self.parts_per_pico)
+        self.least_picos = least if least < MAX_PICOS else MAX_PICOS
+        self.whole_picos = whole if whole < MAX_PICOS else MAX_PICOS
 
     def cap_within(self, picos: int) -> int:
         """The largest cap with which the call costs at most so many 10^-12; the least one if there is none."""
         if not self.per_cap_token:
             return self.cap
-        cap = (units_of_picos(picos) - self.fixed) // self.per_cap_token
+        cap = (picos * self.parts_per_pico - self.fixed) // self.per_cap_token
         return max(self.least_cap, min(cap, self.cap))
+
+    def most_counted(self, cap: int | None) -> MostCounted:
+        """The tokens that the reservation pays for. `cap`: None if it is all of `cap`."""
+        return MostCounted(self.input_tokens, (self.cap if cap is None else cap) * self.answers)
 
 
 class Unbounded(NamedTuple):
@@ -123,13 +133,64 @@ _NO_OUTPUT_BOUND = Unbounded(
 
 
 def cost_bound(
-    call: Call, rates: DearestRates, assumed_output: int, most_tokens: int | None = None
+    call: Call, rates: DearestRates, assumed_output: int, most_tokens: int | None = None, *, is_plain: bool = False
 ) -> CostBound | Unbounded:
     """Return the most that a call can cost. `assumed_output`: the cap of a call without one, if the price tells none.
 
-    `most_tokens`: what `most_input` said of the body, if it is known: it saves the look at a body of text. Not for
-    counts of tokens, which cost nothing.
+    `is_plain`: it is a plain conversation (`plain_text.py`), which saves the close look. `most_tokens`: what
+    `most_input` said of the body, if it is known: it saves a part of it. Not for counts of tokens, which cost nothing.
     """
+    path = call.facts.path
+    answers = call.answers
+    least = LEAST_CAP
+    tool_calls = beyond_cap = 0
+    context = rates.max_input_tokens
+    if context is not None and path == MESSAGES_PATH and _asks_for_long_context(call):
+        context = max(context, FILE_TOKENS)
+    if is_plain:
+        input_tokens = len(call.body)
+        if context is not None and input_tokens > context:
+            input_tokens = context
+    else:
+        content = _content(call, context, most_tokens)
+        if isinstance(content, Unbounded):
+            return content
+        input_tokens, answers, tool_calls, beyond_cap = content
+        least += _thinking_budget(call.json)
+    if input_tokens > rates.longest_input:
+        rates = rates.at(input_tokens)
+    fixed = rates.input_parts * input_tokens + rates.call_parts
+    per_cap_token = rates.output_parts * answers
+    most = rates.max_output_tokens
+    parts = rates.parts_per_pico
+    if not is_plain:
+        fixed += rates.tool_call_parts * tool_calls + per_cap_token * beyond_cap
+        if path in WITHOUT_OUTPUT:
+            return CostBound(fixed, 0, 0, 0, input_tokens, parts_per_pico=parts)
+        if path not in CAPPED_PATHS or call.upload is not None:
+            if most is None:
+                return _NO_OUTPUT_BOUND
+            return CostBound(fixed, per_cap_token, most, most, input_tokens, answers, parts)
+    cap = call.output_cap
+    if cap is None:
+        cap = max(least, assumed_output if most is None else most)
+    elif most is not None and most < cap:
+        cap = most
+    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens, answers, parts)
+
+
+class _Content(NamedTuple):
+    """The most of a call that is not a plain conversation: its input, its answers, calls of tools that the vendor runs,
+    and output tokens of an answer that its cap does not hold for."""
+
+    input_tokens: int
+    answers: int
+    tool_calls: int
+    beyond_cap: int
+
+
+def _content(call: Call, context: int | None, most_tokens: int | None) -> _Content | Unbounded:
+    """Look closely at a call. `context`: the most input tokens that the model takes; None if no price tells."""
     path = call.facts.path
     tool_calls = 0
     answers = most_answers(call.json, path, call.answers)
@@ -141,9 +202,6 @@ def cost_bound(
             return Unbounded(f"{most_calls}: nothing bounds the calls of tools that the vendor runs")
         tool_calls = most_calls * answers
     unseen = unseen_inputs(call.json, path) if call.upload is None else 1
-    context = rates.max_input_tokens
-    if context is not None and path == MESSAGES_PATH and _asks_for_long_context(call):
-        context = max(context, FILE_TOKENS)
     if not unseen and not tool_calls:
         input_tokens = _input_of_body(call, context, most_tokens)
     elif context is None:
@@ -154,25 +212,7 @@ def cost_bound(
         input_tokens = context * max(unseen, answers) + len(call.body)
     if input_tokens >= _UNKNOWN:
         return _NO_INPUT_BOUND
-    rates = rates.at(input_tokens)
-    fixed = rates.input * input_tokens + rates.per_call + rates.per_server_tool_call * tool_calls
-    if call.upload is not None or not _OUTPUT_BEYOND.isdisjoint(call.json):
-        fixed += rates.output * answers * _output_beyond_cap(call)
-    if path in WITHOUT_OUTPUT:
-        return CostBound(fixed, 0, 0, 0, input_tokens)
-    most = rates.max_output_tokens
-    per_cap_token = rates.output * answers
-    if path not in CAPPED_PATHS or call.upload is not None:
-        return _NO_OUTPUT_BOUND if most is None else CostBound(fixed, per_cap_token, most, most, input_tokens, answers)
-    least = LEAST_CAP
-    if not _THINKING.isdisjoint(call.json):
-        least += _thinking_budget(call.json)
-    cap = call.output_cap
-    if cap is None:
-        cap = max(least, assumed_output if most is None else most)
-    elif most is not None and most < cap:
-        cap = most
-    return CostBound(fixed, per_cap_token, least if least < cap else cap, cap, input_tokens, answers)
+    return _Content(input_tokens, answers, tool_calls, _output_beyond_cap(call))
 
 
 def _input_of_body(call: Call, most: int | None, tokens: int | None) -> int:

@@ -4,9 +4,11 @@ See docs/reference/usage-reports.md#prices.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import gcd
 
 from policy.prices import CostFigures, Price, Rates
+from policy.spend.spend_hash import UNITS_PER_PICO
 
 UNBOUNDED = 1 << 62
 """More tokens than any call has."""
@@ -31,6 +33,20 @@ class DearestRates:
     max_output_tokens: int | None
     longest_input: int = UNBOUNDED
     longer: "DearestRates | None" = None
+    parts_per_pico: int = field(init=False, compare=False)
+    """The next four are these rates in as few parts of 10^-12 as make all of them whole. Of most prices it is one."""
+    input_parts: int = field(init=False, compare=False)
+    output_parts: int = field(init=False, compare=False)
+    call_parts: int = field(init=False, compare=False)
+    tool_call_parts: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        part = gcd(UNITS_PER_PICO, self.input, self.output, self.per_call, self.per_server_tool_call)
+        object.__setattr__(self, "parts_per_pico", UNITS_PER_PICO // part)
+        object.__setattr__(self, "input_parts", self.input // part)
+        object.__setattr__(self, "output_parts", self.output // part)
+        object.__setattr__(self, "call_parts", self.per_call // part)
+        object.__setattr__(self, "tool_call_parts", self.per_server_tool_call // part)
 
     def at(self, input_tokens: int) -> "DearestRates":
         """The rates of a call with at most so much input."""

@@ -87,9 +87,10 @@ class EndSender:
         if self.pending >= PENDING_MOST:
             self._log_full()
             return
-        if not tree.ends:
+        ends = tree.ends
+        if not ends:
             self._make_ready(tree)
-        tree.ends.append(end)
+        ends.append(end)
         self.pending += 1
 
     def put(self, key: str, reservations: Sequence[Arguments]) -> Callable[[], bool]:

@@ -13,12 +13,7 @@ from proxy.accounting.spend_taken import GUESS_MS, SpendHit, SpendTaken, SpendUn
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.redis_node import RedisNode
 from proxy.edges.redis.scripts import Script
-from proxy.edges.redis.spend.scripts import (
-    calls_arguments,
-    encoded,
-    hard_calls_arguments,
-    take_template,
-)
+from proxy.edges.redis.spend.scripts import call_arguments, encoded, hard_call_arguments, take_template
 from runtime.redis.slots import slot_of
 
 CALLS_MOST = 500
@@ -73,9 +68,9 @@ class SpendTake(RedisCommand):
         event_keys = map(_event_key_of, self.calls)
         amounts = map(_picos_of, self.calls)
         if plan.plan.is_hard:
-            calls = hard_calls_arguments(event_keys, amounts, map(_least_of, self.calls))
+            calls = map(hard_call_arguments, event_keys, amounts, map(_least_of, self.calls))
         else:
-            calls = calls_arguments(event_keys, amounts)
+            calls = map(call_arguments, event_keys, amounts)
         script = plan.by_sha if not with_text else encode_argument(b"EVAL") + encode_argument(plan.script.text)
         return b"*%d\r\n%b%b%b" % (
             plan.argument_count + 2 * len(self.calls),

@@ -5,26 +5,24 @@ The only Python module that knows the order and the widths of the arguments. Rea
 See docs/reference/money.md#how-spend-is-counted.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, repeat, starmap
-from operator import add
+from struct import Struct
 
 from policy.limits.kinds import Calendar
 from policy.spend.effective import SpendPlan
 from policy.spend.script_constants import spend_constants
 from policy.spend.spend_hash import (
+    AMOUNT_BYTES,
     INCARNATION_CHARS,
     LIMB,
     RESERVATION_PREFIX,
     SPENT_PREFIX,
     Reserved,
     pack_amount,
-    pack_limbs,
     pack_reservation,
     picos_of_amount,
 )
-from proxy.edges.redis.nodes.connection import encode
+from proxy.edges.redis.nodes.connection import encode_argument
 from proxy.edges.redis.scripts import CLOCK, Script, lua_text
 
 _GIVEN_UP = b"!"
@@ -64,54 +62,55 @@ def take_template(plan: SpendPlan, incarnation: str) -> list[bytes]:
     return [layout.encode(), b"".join(values), *map(str.encode, (*plan.groups, *prefixes, suffix))]
 
 
-Arguments = tuple[str, bytes]
-"""Two arguments of either script: the field of a call's reservation, and what becomes of it."""
-_field_of = RESERVATION_PREFIX.__add__
+Arguments = bytes
+"""Two arguments of either script, encoded: the field of a call's reservation, and what becomes of it."""
+_KEY_CHARS = 26
+"""The size of an event key."""
+_KEY_BEGINS = b"$%d\r\n%b" % (1 + _KEY_CHARS, RESERVATION_PREFIX.encode())
+_AMOUNT_BEGINS = b"\r\n$%d\r\n" % AMOUNT_BYTES
+_AMOUNTS_BEGIN = b"\r\n$%d\r\n" % (2 * AMOUNT_BYTES)
+_END = b"\r\n"
+_pack_call = Struct(f"<{len(_KEY_BEGINS)}s{_KEY_CHARS}s{len(_AMOUNT_BEGINS)}sQQ2s").pack
+_pack_hard_call = Struct(f"<{len(_KEY_BEGINS)}s{_KEY_CHARS}s{len(_AMOUNTS_BEGIN)}sQQQQ2s").pack
+"""Both write all that is sent of a call at once: a third of the time of encoding its arguments one by one."""
 
 
 def call_arguments(event_key: str, picos: int) -> Arguments:
     """The arguments of either script for a call's reservation: its amount."""
-    return RESERVATION_PREFIX + event_key, pack_limbs(picos // LIMB, picos % LIMB)
-
-
-def calls_arguments(event_keys: Iterable[str], picos: Iterable[int]) -> Iterator[Arguments]:
-    """The same of many calls. No Python runs per call."""
-    return zip(map(_field_of, event_keys), _packed(picos), strict=True)
-
-
-def hard_calls_arguments(
-    event_keys: Iterable[str], wholes: Iterable[int], leasts: Iterable[int]
-) -> Iterator[Arguments]:
-    """The arguments of take.lua for many calls of a plan that is hard: the least and the whole amount of each."""
-    return zip(map(_field_of, event_keys), map(add, _packed(leasts), _packed(wholes)), strict=True)
+    key = event_key.encode()
+    if len(key) != _KEY_CHARS:
+        return _arguments(key, pack_amount(picos))
+    return _pack_call(_KEY_BEGINS, key, _AMOUNT_BEGINS, picos // LIMB, picos % LIMB, _END)
 
 
 def hard_call_arguments(event_key: str, whole: int, least: int) -> Arguments:
-    """The same of one call."""
-    return next(hard_calls_arguments([event_key], [whole], [least]))
-
-
-def _packed(picos: Iterable[int]) -> Iterator[bytes]:
-    return starmap(pack_limbs, map(divmod, picos, repeat(LIMB)))
+    """The arguments of take.lua for a call of a plan that is hard: the least and the whole amount."""
+    key = event_key.encode()
+    if len(key) != _KEY_CHARS:
+        return _arguments(key, pack_amount(least) + pack_amount(whole))
+    return _pack_hard_call(
+        _KEY_BEGINS, key, _AMOUNTS_BEGIN, least // LIMB, least % LIMB, whole // LIMB, whole % LIMB, _END
+    )
 
 
 def reservation_arguments(event_key: str, reserved: Reserved) -> Arguments:
     """The arguments of end.lua that put a reservation where there is none."""
-    return RESERVATION_PREFIX + event_key, pack_reservation(reserved)
+    return _arguments(event_key.encode(), pack_reservation(reserved))
 
 
 def given_back_arguments(event_key: str) -> Arguments:
     """The arguments of end.lua for a call that was never dispatched."""
-    return RESERVATION_PREFIX + event_key, b""
+    return _arguments(event_key.encode(), b"")
 
 
 def given_up_arguments(event_key: str) -> Arguments:
     """The same, for a call whose take may still run: it will reserve nothing."""
-    return RESERVATION_PREFIX + event_key, _GIVEN_UP
+    return _arguments(event_key.encode(), _GIVEN_UP)
 
 
-def encoded(calls: Iterable[Arguments]) -> bytes:
-    """The arguments of calls, of which there is one at least, encoded for Redis."""
-    arguments: Iterable[str | bytes] = chain.from_iterable(calls)
-    command = encode(*arguments)
-    return command[command.index(b"$") :]
+def _arguments(event_key: bytes, value: bytes) -> Arguments:
+    return encode_argument(RESERVATION_PREFIX.encode() + event_key) + encode_argument(value)
+
+
+encoded = b"".join
+"""The arguments of calls, encoded for Redis."""

@@ -288,7 +288,7 @@ def test_picture_as_large_as_its_figure_is_still_a_picture() -> None:
     assert most_tokens == len(question.body)
     bound = cost_bound(question, dearest_rates([price(**SIZED)]), 8192, most_tokens)
     assert isinstance(bound, CostBound)
-    assert bound.fixed >= figure * 2 * A_MILLIONTH
+    assert units_of_picos(bound.fixed) // bound.parts_per_pico >= figure * 2 * A_MILLIONTH
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policy.prices import LongContext
 from proxy.accounting.cost_bounds.cost_bound import cost_bound
 from proxy.accounting.cost_bounds.dearest_rates import dearest_rates
-from proxy.accounting.cost_bounds.plain_text import plain_bound
+from proxy.accounting.cost_bounds.plain_text import is_plain_conversation
 from tests.proxy.accounting.cost_bounds.calls import CHAT, MESSAGES, RESPONSES, call, price, tokens
 from tests.proxy.dialects.samples import FakeIncoming
 
@@ -42,13 +42,13 @@ PRICES = st.sampled_from(
     st.none() | st.integers(1, 100),
     PRICES,
 )
-def test_plain_bound_is_the_bound(
+def test_plain_conversation_has_the_bound_of_a_close_look(
     messages: list[Any], members: dict[str, Any], path: str, head: FakeIncoming, cap: int | None, its_price: Any
 ) -> None:
     question = call({"messages": messages, **members}, path, incoming=head, output_cap=cap)
     rates = dearest_rates([its_price])
-    plain = plain_bound(question, rates, 50)
-    assert plain is None or plain == cost_bound(question, rates, 50)
+    if is_plain_conversation(question.json, path):
+        assert cost_bound(question, rates, 50, is_plain=True) == cost_bound(question, rates, 50)
 
 
 SAID = {"model": "acme/a", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 64, "temperature": 0.5}
@@ -57,7 +57,7 @@ SAID = {"model": "acme/a", "messages": [{"role": "user", "content": "hi"}], "max
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_ordinary_call_is_plain(path: str) -> None:
     body = SAID | ({"system": "Be brief."} if path == MESSAGES else {})
-    assert plain_bound(call(body, path, output_cap=64), dearest_rates([price()]), 50) is not None
+    assert is_plain_conversation(body, path)
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_ordinary_call_is_plain(path: str) -> None:
     ],
 )
 def test_any_other_call_is_looked_at_closely(members: dict[str, Any]) -> None:
-    assert plain_bound(call(SAID | members), dearest_rates([price()]), 50) is None
+    assert not is_plain_conversation(SAID | members, CHAT)
