@@ -250,10 +250,12 @@ class Dispatch:
             context.upstream_s += call.waited_s - waited_s
 
     def _keep_shape(self, context: RequestContext, admitted: Admitted) -> Shape:
-        """Make what the next call with this head and slug can use again, and keep it if there may be one."""
-        shape = context.shape = Shape(admitted.identified, admitted.route, _payer(admitted), context.forwarding)
-        if context.facts.repeats:
+        """Make what the next call with this head and slug can use again, and keep it from the second such call on."""
+        route = admitted.route
+        shape = context.shape = Shape(admitted.identified, route, _payer(admitted), context.forwarding)
+        if route.repeats and context.facts.repeats:
             self._directory.keep_shape(context.facts, shape)
+        route.repeats = True
         return shape
 
 
