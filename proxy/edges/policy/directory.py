@@ -239,7 +239,11 @@ class SnapshotDirectory:
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """Find how calls of the slug with these values go upstream, if that was kept under the present policy."""
-        forwarding: Forwarding | None = self._kept((values, slug))
+        entry = self._cache.entries.young.get((values, slug))
+        if entry is not None and entry.checked == self._generation_cell[0]:
+            forwarding: Forwarding | None = entry.value
+        else:
+            forwarding = self._kept((values, slug))
         return forwarding
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
