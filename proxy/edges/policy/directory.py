@@ -81,8 +81,8 @@ _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
 _IDENTITY_PROVIDER = RowKind.IDENTITY_PROVIDER.value
 _SPEND = "spend"
-_SPEND_LIMITS = b'"spend_limits":'
-_BALANCE = b'"balance":'
+_SPEND_LIMITS = '"spend_limits":'
+_BALANCE = '"balance":'
 _PRICED = "priced"
 """The kind of an endpoint with its prices, in the cache's keys."""
 
@@ -392,7 +392,8 @@ class SnapshotDirectory:
         encoded = self._rows.group(group_id)
         if encoded is None:
             return None
-        bodies, path = encoded
+        bodies = encoded.each_body
+        path = encoded.path
         try:
             *_, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
             return spend_plan_of(path, enforcement, bodies, key)
@@ -418,7 +419,7 @@ class SnapshotDirectory:
         return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _spend(self, group: CallingGroup) -> SpendPlan | None:
-        """The spend plan of a group of an earlier generation. Its rows may have changed: its call's body came slowly."""
+        """The spend plan of a group of an earlier generation: its rows may have changed while the body came."""
         current: CallingGroup | None = group
         if not self._cache.are_unchanged(group.path, group.generation):
             current = self._group_now(group.id)
@@ -433,13 +434,13 @@ class SnapshotDirectory:
         bodies, path = encoded
         generation = self._cache.generation
         try:
-            id, _, _, external_id, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
-            joined = b"".join(bodies)
-            if _SPEND_LIMITS not in joined and _BALANCE not in joined:
+            own_body = bodies[: bodies.index("\n")]
+            id, _, _, external_id, enforcement = group_members_from_wire(path[0], orjson.loads(own_body))
+            if _SPEND_LIMITS not in bodies and _BALANCE not in bodies:
                 return CallingGroup(id, external_id, enforcement, path, None, generation)
             plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
             if plan is None:
-                plan = spend_plan_of(path, enforcement, bodies)
+                plan = spend_plan_of(path, enforcement, encoded.each_body)
             if plan is not None:
                 self._cache.put((_SPEND, path[0]), Entry(plan, _SPEND_WEIGHT, (), generation, path))
         except (KeyError, ValueError, TypeError, AttributeError) as error:
