@@ -25,8 +25,8 @@ Name = tuple[str, str]
 """The name of a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
 _BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
 _LINE = "||'\n'||"
-# One text for what a path has of a kind: a column costs as much as finding its row. Neither ids nor bodies have a line
-# feed within them.
+# One text for what a path has of a kind, since each column of a result costs. Neither ids nor bodies have a line feed
+# within them.
 _IDS = _LINE.join(("g0.id", *[f"coalesce(g{n}.parent_id, '?')" for n in range(MAX_DEPTH)]))
 _GROUP = f"{_IDS}, " + _LINE.join([f"coalesce(g{n}.body, '')" for n in range(MAX_DEPTH)])
 _ANCESTORS = " ".join(f"LEFT JOIN groups g{n} ON g{n}.id = g{n - 1}.parent_id" for n in range(1, MAX_DEPTH))
