@@ -144,8 +144,8 @@ def _encoded(labels: CallLabels) -> bytes:
         "slug": labels.slug,
         "model_id": labels.model_id,
     }
-    known = dict(filter(_VALUE, members.items()))
-    labels.encoded = orjson.dumps({"method": labels.method} | known)[1:-1] + b","
+    present = dict(filter(_VALUE, members.items()))
+    labels.encoded = orjson.dumps({"method": labels.method} | present)[1:-1] + b","
     return labels.encoded
 
 
