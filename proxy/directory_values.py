@@ -122,3 +122,5 @@ class SlugRoute:
     """The limits of the caller's key, which bind beside those of its group."""
     digest: str = ""
     """The digest of the only key that calls by this route; "" if all keys of the group do, which have no limits."""
+    repeats: bool = field(default=False, compare=False)
+    """A call came by this route before: what is kept for it will be of use."""

@@ -48,7 +48,6 @@ DAYS_SUFFIX = ":days"
 PLACES_SUFFIX = ":places"
 
 
-@lru_cache(4096)
 def bucket_key(owner_group: str, slug: str) -> str:
     """The key of a call's hash. `owner_group`: the root of a CASCADING tree, the calling group of an INDEPENDENT one.
 

@@ -1,6 +1,7 @@
 """The report of a request that has ended, for metrics and the access log."""
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from policy.billing import NO_DETAILS, Details, Tokens
@@ -37,9 +38,13 @@ class CallLabels:
 
     def __post_init__(self) -> None:
         self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
-        path = self.path[:MAX_PATH_CHARS]
-        is_plain = path.isascii() and path.isprintable()
-        self.shown_path = path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
+        self.shown_path = _shown(self.path[:MAX_PATH_CHARS])
+
+
+@lru_cache(128)
+def _shown(path: str) -> str:
+    is_plain = path.isascii() and path.isprintable()
+    return path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
 
 
 class CalledRoute(Protocol):

@@ -203,10 +203,10 @@ class Dispatch:
         The deadline runs from the dispatch that reached the upstream: after a failed connection a call may be parked.
         """
         if context.journaled is None:
-            shape = context.shape or self._keep_shape(context, admitted)
+            shape = context.shape
             start = event_start(
                 idempotency_key=admitted.event_key,
-                payer=shape.payer,
+                payer=self._payer_of_new(context, admitted) if shape is None else shape.payer,
                 request_id=context.request_id,
                 request_metadata=context.metadata,
             )
@@ -249,12 +249,16 @@ class Dispatch:
         finally:
             context.upstream_s += call.waited_s - waited_s
 
-    def _keep_shape(self, context: RequestContext, admitted: Admitted) -> Shape:
-        """Make what the next call with this head and slug can use again, and keep it if there may be one."""
-        shape = context.shape = Shape(admitted.identified, admitted.route, _payer(admitted), context.forwarding)
-        if context.facts.repeats:
-            self._directory.keep_shape(context.facts, shape)
-        return shape
+    def _payer_of_new(self, context: RequestContext, admitted: Admitted) -> bytes:
+        """Return who pays. From the second call with this head and slug on, keep what the next one can use again."""
+        route = admitted.route
+        facts = context.facts
+        payer = _payer(admitted)
+        if route.repeats and facts.repeats:
+            context.shape = Shape(admitted.identified, route, payer, context.forwarding)
+            self._directory.keep_shape(facts, context.shape)
+        route.repeats = True
+        return payer
 
 
 def _is_shared(context: RequestContext, target: Target) -> bool:

@@ -81,8 +81,8 @@ _MODEL = RowKind.MODEL.value
 _PRICE = RowKind.PRICE.value
 _IDENTITY_PROVIDER = RowKind.IDENTITY_PROVIDER.value
 _SPEND = "spend"
-_SPEND_LIMITS = b'"spend_limits":'
-_BALANCE = b'"balance":'
+_SPEND_LIMITS = '"spend_limits":'
+_BALANCE = '"balance":'
 _PRICED = "priced"
 """The kind of an endpoint with its prices, in the cache's keys."""
 
@@ -155,7 +155,8 @@ class SnapshotDirectory:
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Find the holder of the key; None when there is no such key."""
-        self._follow()
+        if self._generation_cell[0] != self._cache.generation:
+            self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
 
     def identity_provider(self, id: str) -> IdentityProviderRow | None:
@@ -190,7 +191,8 @@ class SnapshotDirectory:
 
         Keys without limits of their own share one.
         """
-        self._follow()
+        if self._generation_cell[0] != self._cache.generation:
+            self._follow()
         if key.settings is not None and key.settings.has_limits:
             return self._cache.get((key.digest, slug)) or self._key_route(group, key, slug)
         return self._cache.get((group.id, slug)) or self._slug_route(group, slug)
@@ -237,7 +239,11 @@ class SnapshotDirectory:
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """Find how calls of the slug with these values go upstream, if that was kept under the present policy."""
-        forwarding: Forwarding | None = self._kept((values, slug))
+        entry = self._cache.entries.young.get((values, slug))
+        if entry is not None and entry.checked == self._generation_cell[0]:
+            forwarding: Forwarding | None = entry.value
+        else:
+            forwarding = self._kept((values, slug))
         return forwarding
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
@@ -334,15 +340,17 @@ class SnapshotDirectory:
         return holder
 
     def _slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        generation = self._cache.generation
-        priced = self._priced(slug)
+        cache = self._cache
+        generation = cache.generation
+        priced = cache.get((_PRICED, slug)) or self._priced(slug)
         plan = self._plan(group, slug) if priced is not None else None
         if priced is None or plan is None:
             return None
-        route = SlugRoute(priced.endpoint, plan, priced.prices, self._spend(group))
+        spend = group.spend if group.generation == generation else self._spend(group)
+        route = SlugRoute(priced.endpoint, plan, priced.prices, spend)
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
-        self._cache.put((group.id, slug), entry)
+        cache.put((group.id, slug), entry)
         return route
 
     def _key_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
@@ -384,7 +392,8 @@ class SnapshotDirectory:
         encoded = self._rows.group(group_id)
         if encoded is None:
             return None
-        bodies, path = encoded
+        bodies = encoded.each_body
+        path = encoded.path
         try:
             *_, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
             return spend_plan_of(path, enforcement, bodies, key)
@@ -393,18 +402,16 @@ class SnapshotDirectory:
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
-        priced: _Priced | None = self._cache.get((_PRICED, slug))
-        if priced is None:
-            generation = self._cache.generation
-            endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
-            if endpoint is None:
-                return None
-            prices = self._row(_PRICE, slug, slug_prices)
-            if prices is not None and prices.workspace_id != endpoint.workspace_id:
-                prices = None
-            priced = _Priced(endpoint, prices)
-            rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
-            self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
+        generation = self._cache.generation
+        endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
+        if endpoint is None:
+            return None
+        prices = self._row(_PRICE, slug, slug_prices)
+        if prices is not None and prices.workspace_id != endpoint.workspace_id:
+            prices = None
+        priced = _Priced(endpoint, prices)
+        rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
+        self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
         return priced
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
@@ -412,7 +419,7 @@ class SnapshotDirectory:
         return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _spend(self, group: CallingGroup) -> SpendPlan | None:
-        """The group's spend plan. `group` may be of policy that has changed since: its call's body came slowly."""
+        """The spend plan of a group of an earlier generation: its rows may have changed while the body came."""
         current: CallingGroup | None = group
         if not self._cache.are_unchanged(group.path, group.generation):
             current = self._group_now(group.id)
@@ -427,13 +434,13 @@ class SnapshotDirectory:
         bodies, path = encoded
         generation = self._cache.generation
         try:
-            id, _, _, external_id, enforcement = group_members_from_wire(path[0], orjson.loads(bodies[0]))
-            joined = b"".join(bodies)
-            if _SPEND_LIMITS not in joined and _BALANCE not in joined:
+            own_body = bodies[: bodies.index("\n")]
+            id, _, _, external_id, enforcement = group_members_from_wire(path[0], orjson.loads(own_body))
+            if _SPEND_LIMITS not in bodies and _BALANCE not in bodies:
                 return CallingGroup(id, external_id, enforcement, path, None, generation)
             plan: SpendPlan | None = self._cache.get((_SPEND, path[0]))
             if plan is None:
-                plan = spend_plan_of(path, enforcement, bodies)
+                plan = spend_plan_of(path, enforcement, encoded.each_body)
             if plan is not None:
                 self._cache.put((_SPEND, path[0]), Entry(plan, _SPEND_WEIGHT, (), generation, path))
         except (KeyError, ValueError, TypeError, AttributeError) as error:

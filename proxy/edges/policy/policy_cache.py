@@ -54,9 +54,13 @@ class PolicyCache:
 
     def entry(self, key: object) -> Entry | None:
         """Return the value's entry, if it is here and current."""
-        entry = self.entries.get(key)
+        entries = self.entries
+        entry = entries.young.get(key)
         if entry is None:
-            return None
+            entry = entries.old.get(key)
+            if entry is None:
+                return None
+            entries.put(key, entry, entry.weight)  # it is in use
         if entry.checked != self.generation:
             if self._has_changed(entry):
                 self.entries.drop(key)
@@ -83,7 +87,7 @@ class PolicyCache:
     def put(self, key: object, entry: Entry) -> None:
         """Keep an entry, unless changes since `checked` are unknown."""
         if entry.checked >= self._complete_from:
-            self.entries.put(key, entry)
+            self.entries.put(key, entry, entry.weight)
 
     def advance(self, generation: int, changed: list[Name] | None) -> None:
         """Follow the replica to `generation`. `changed`: the names of all rows that changed; None: they are unknown."""

@@ -24,8 +24,11 @@ from runtime.exhaustion import no_descriptor_is_left, out_of_descriptors
 Name = tuple[str, str]
 """The name of a row: its kind and id; of an entry of a group's models, the group's id and the slug."""
 _BODY = "SELECT body FROM rows WHERE kind = ? AND id = ?"
-_LEVELS = range(MAX_DEPTH)
-_GROUP = ", ".join(("g0.id", *[f"g{n}.parent_id" for n in _LEVELS], *[f"g{n}.body" for n in _LEVELS]))
+_LINE = "||'\n'||"
+# One text for what a path has of a kind, since each column of a result costs. Neither ids nor bodies have a line feed
+# within them.
+_IDS = _LINE.join(("g0.id", *[f"coalesce(g{n}.parent_id, '?')" for n in range(MAX_DEPTH)]))
+_GROUP = f"{_IDS}, " + _LINE.join([f"coalesce(g{n}.body, '')" for n in range(MAX_DEPTH)])
 _ANCESTORS = " ".join(f"LEFT JOIN groups g{n} ON g{n}.id = g{n - 1}.parent_id" for n in range(1, MAX_DEPTH))
 _GROUP_BY_ID = f"SELECT {_GROUP} FROM groups g0 {_ANCESTORS} WHERE g0.id = ?"  # noqa: S608
 _KEY = (
@@ -33,9 +36,10 @@ _KEY = (
     " WHERE keys.id = ?"
 )
 _GROUP_BY_NAME = f"SELECT {_GROUP} FROM groups g0 {_ANCESTORS} WHERE {named_group('g0.')}"  # noqa: S608
-_ENTRY = "(SELECT body FROM group_models WHERE group_id = ?{} AND slug = ?1)"
+_ENTRY = "coalesce((SELECT body FROM group_models WHERE group_id = ?{} AND slug = ?1), '')"
 _ENTRIES = [
-    "SELECT " + ", ".join(_ENTRY.format(2 + place) for place in range(groups)) for groups in range(MAX_DEPTH + 1)
+    f"SELECT CAST({_LINE.join(_ENTRY.format(2 + place) for place in range(groups))} AS TEXT)"
+    for groups in range(MAX_DEPTH + 1)
 ]
 """Queries by the number of groups. Five of these take half as long as one with `IN`."""
 _SLUGS = "SELECT slug FROM group_models WHERE group_id = ? ORDER BY place"
@@ -43,10 +47,15 @@ _CHANGES = "SELECT number, kind, id FROM changes WHERE number > ? ORDER BY numbe
 
 
 class EncodedGroup(NamedTuple):
-    """The rows of a group, its parent, and so on to the root, and their ids."""
+    """The rows of a group, its parent, and so on to the root, and their ids. `bodies`: each on a line."""
 
-    bodies: Sequence[bytes]
+    bodies: str
     path: tuple[str, ...]
+
+    @property
+    def each_body(self) -> list[str]:
+        """The body of each of these rows."""
+        return self.bodies.split("\n")[: len(self.path)]
 
 
 class ReplicaRows:
@@ -80,10 +89,10 @@ class ReplicaRows:
         rows = self._read(_GROUP_BY_NAME, (external_id, workspace_id))
         return _group_in(rows[0]) if rows else None
 
-    def entries(self, path: Sequence[str], slug: str) -> tuple[bytes | None, ...]:
-        """The entries of at most `MAX_DEPTH` groups in their own models for the slug."""
-        rows: list[tuple[bytes | None, ...]] = self._read(_ENTRIES[len(path)], (slug, *path))
-        return rows[0] if rows else (None,)
+    def entries(self, path: Sequence[str], slug: str) -> str:
+        """The entries of at most `MAX_DEPTH` groups in their own models for the slug, each on a line; "" for none."""
+        rows: list[tuple[str]] = self._read(_ENTRIES[len(path)], (slug, *path))
+        return rows[0][0] if rows else ""
 
     def slugs(self, group_id: str) -> tuple[str, ...]:
         """The slugs of the group's own models, in their order."""
@@ -146,11 +155,10 @@ class ReplicaRows:
 
 def _group_in(row: Sequence[Any]) -> EncodedGroup | None:
     """The group of a row that `_GROUP` selects; None if there is none. A broken path raises: it would drop limits."""
-    id = row[0]
-    if id is None:
+    text, bodies = row
+    if text is None:
         return None
-    parents = row[1 : 1 + MAX_DEPTH]
-    if "" not in parents:
+    ids = text.split("\n")
+    if "" not in ids or len(ids) != 1 + MAX_DEPTH:
         raise PolicyUnavailableError("the limits of a group's ancestors cannot be read")
-    levels = parents.index("")
-    return EncodedGroup(row[1 + MAX_DEPTH :][: levels + 1], (id, *parents[:levels]))
+    return EncodedGroup(bodies, tuple(ids[: ids.index("")]))

@@ -40,7 +40,7 @@ def slug_prices(slug: str, body: dict[str, Any]) -> SlugPrices:
 
 
 def spend_plan_of(
-    path: Sequence[str], enforcement: Enforcement, bodies: Sequence[bytes], key: KeySpend | None = None
+    path: Sequence[str], enforcement: Enforcement, bodies: Sequence[str], key: KeySpend | None = None
 ) -> SpendPlan | None:
     """The spend plan of these groups' rows, for all their keys or for one with limits of its own.
 
@@ -84,7 +84,7 @@ def unreadable(what: str, error: Exception) -> str:
 
 
 @lru_cache(_ENTRIES_KEPT)
-def entry_limits(body: bytes) -> LimitSet:
+def entry_limits(body: str) -> LimitSet:
     """The limits of a group's entry for a slug: the same value for the same text, and contracts repeat.
 
     One that this version does not understand raises: it would drop limits.
@@ -97,6 +97,6 @@ def entry_limits(body: bytes) -> LimitSet:
 
 
 @lru_cache(_PATHS_KEPT)
-def path_limits(bodies: tuple[bytes | None, ...]) -> tuple[LimitSet | None, ...]:
-    """The limits of each group of a path by its entry for a slug, as `entry_limits`. None if it has none."""
-    return tuple([None if body is None else entry_limits(body) for body in bodies])
+def path_limits(bodies: str) -> tuple[LimitSet | None, ...]:
+    """The limits of each group of a path by its entry for a slug, as `entry_limits`. None if its line is empty."""
+    return tuple([entry_limits(body) if body else None for body in bodies.split("\n")])

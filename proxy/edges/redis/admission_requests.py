@@ -20,7 +20,7 @@ from policy.limits.settlement import Buckets, Estimate, Reservation, reservation
 from proxy.accounting.reservations import LimitHit, LimitStatus, Taken, Tightest, closed_hit
 from proxy.edges.redis.nodes.connection import NEVER, RedisCommand, encode, encode_argument
 from proxy.edges.redis.nodes.redis_node import RedisNode
-from proxy.edges.redis.scripts import STAMP_BYTES, Script, take_limits, take_template
+from proxy.edges.redis.scripts import STAMP_BYTES, Script, TakeLimits, take_limits, take_template
 from proxy.http_rules.headers import duration_text, rate_limit_names
 from runtime.redis.slots import slot_of
 
@@ -132,30 +132,36 @@ class CompiledPlan:
         self.template = template
         self.take: Take | None = None
         self.refusal: LimitHit | None = None
-        self.refused_at = 0.0
-        limits = take_limits(plan.limits)
-        masks = limits.masks[0]
-        self._buckets = tuple(compress(zip(plan.groups, masks, strict=True), masks))
-        self._token_buckets = self._buckets
-        if not all(limits.settled):
-            self._token_buckets = tuple(compress(zip(plan.groups, masks, strict=True), limits.settled))
-        self._closed = closed_hit(plan) if limits.is_closed else None
-        self.place = None
-        if any(limits.in_flight):
-            self.place = template.place(plan.key, tuple(compress(plan.groups, limits.in_flight)))
-        self._columns = limits.columns[1:]
+        self.refused_until = 0.0
+        self.place: PlanPlace | None = None
+        self._closed: LimitHit | None = None
+        self._columns: Sequence[LimitType] = ()
         self._further: Buckets = ()
-        if self._columns:
-            self._further = tuple(
-                pair for own in limits.masks[1:] for pair in zip(plan.groups, own, strict=True) if pair[1]
-            )
+        limits = take_limits(plan.limits)
+        self._buckets = self._token_buckets = tuple(zip(plan.groups, limits.masks[0], strict=True))
         self._names = limits.names
-        self.forget_refusal()
+        if not limits.is_usual:
+            self._add_unusual(limits)
         # A command is: head (command, script), then what never changes around the stamp, then the estimates.
         arguments = take_template(plan, template.lease_ms, template.incarnation, _STAMP)
         command = encode(b"1", plan.key, *arguments)
         self._before_stamp, _, self._after_stamp = command[command.index(b"$") :].partition(_STAMP)
         self._argument_count = 4 + len(arguments)  # command, script, number of keys, key
+
+    def _add_unusual(self, limits: TakeLimits) -> None:
+        """Set what only plans have that refuse every call, or limit something else than requests and all tokens."""
+        groups = self.plan.groups
+        pairs = self._buckets
+        self._buckets = self._token_buckets = tuple(compress(pairs, limits.masks[0]))
+        if not all(limits.settled):
+            self._token_buckets = tuple(compress(pairs, limits.settled))
+        if limits.is_closed:
+            self._closed = closed_hit(self.plan)
+        if any(limits.in_flight):
+            self.place = self.template.place(self.plan.key, tuple(compress(groups, limits.in_flight)))
+        self._columns = limits.columns[1:]
+        self._further = tuple(pair for own in limits.masks[1:] for pair in zip(groups, own, strict=True) if pair[1])
+        self.forget_refusal()
 
     def encode(self, estimates: Iterable[Estimate], stamp: bytes, *, with_text: bool = False) -> bytes:
         """The command for any number of requests. `with_text`: for a Redis that has not loaded the script yet."""

@@ -96,6 +96,8 @@ class TakeLimits(NamedTuple):
     """True for each group that limits its calls in flight."""
     settled: tuple[bool, ...]
     """True for each group with TOKEN limits, which a dispatched call settles. Its request stays counted."""
+    is_usual: bool
+    """True if each group has TOKEN limits, and no others but those of requests, and no threshold is 0."""
     names: dict[int, tuple[str, str]]
     """The names of the fields that tell callers of a limit, by its place from 1, as far as they were needed."""
 
@@ -125,6 +127,7 @@ def take_limits(sets: tuple[LimitSet, ...]) -> TakeLimits:
         is_closed=is_closed,
         in_flight=in_flight,
         settled=settled,
+        is_usual=all(settled) and len(columns) == 1 and not is_closed and not any(in_flight),
         names={},
     )
 

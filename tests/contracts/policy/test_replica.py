@@ -384,7 +384,7 @@ def test_plan_that_mixes_two_generations_is_not_kept(world: World, reset: bool) 
     world.publish(group("root"), group("leaf", "root", 5), endpoint("acme/a"))
     read = world.directory._rows.entries
 
-    def read_late(path: Sequence[str], slug: str) -> tuple[bytes | None, ...]:
+    def read_late(path: Sequence[str], slug: str) -> str:
         world.directory._rows.entries = read  # type: ignore[method-assign] # once
         entries = read(path, slug)
         world.publish(group("root"), group("leaf", "root", 4), endpoint("acme/a"), reset=reset)
