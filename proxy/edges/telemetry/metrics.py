@@ -48,6 +48,9 @@ class CountsSink(Protocol):
 class LoadGauges(Protocol):
     """Current figures that are read when counts are sent."""
 
+    on_busy: Callable[[], None]
+    """To be called when the first call comes in flight."""
+
     @property
     def in_flight(self) -> int: ...
 
@@ -63,8 +66,10 @@ class LoadGauges(Protocol):
 
 
 class WorkerMetrics:
-    """Counts what happens in one worker. Calls are queued, and counted and logged several at a time. Every
-    `FLUSH_AFTER_S` a timer sends the counts, if there are any."""
+    """Counts what happens in one worker. Calls are queued, and counted and logged several at a time.
+
+    A timer sends the counts every `FLUSH_AFTER_S` while there are any, or calls in flight. An idle worker has none.
+    """
 
     def __init__(
         self,
@@ -75,7 +80,7 @@ class WorkerMetrics:
     ) -> None:
         """`log_calls`: writes the access log; `listed`: makes rows of the list of requests. None in a process that
         serves no calls. `gen_ai`: None unless metrics are sent by OTLP."""
-        self.async_requests = AsyncCounts()
+        self.async_requests = AsyncCounts(self.send_soon)
         """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
         """Returns what to send of traces; None while they are off."""
@@ -112,14 +117,18 @@ class WorkerMetrics:
         }
         self._capacity: LoadGauges | None = None
         self._in_flight_sent = 0
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     def watch(self, capacity: LoadGauges) -> None:
         """Read the gauges from `capacity`."""
         self._capacity = capacity
+        capacity.on_busy = self.send_soon
 
     def finished(self, call: RequestReport) -> None:
         self._finished_calls.append(call)
+        if self._timer is None:
+            self.send_soon()
         if len(self._finished_calls) >= COUNT_AFTER_CALLS:
             self._count()
 
@@ -155,18 +164,32 @@ class WorkerMetrics:
                 counts["requests"] = self._listed.drain(to_the_end=is_last)
             self._sink.counted(counts)
 
+    def send_soon(self) -> None:
+        """Have what is counted sent within `FLUSH_AFTER_S`."""
+        if self._timer is None and not self._is_closed:
+            self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+
     def close(self) -> None:
         """Stop the timer and send the last counts."""
-        self._timer.cancel()
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.flush(is_last=True)
 
     def _flush_if_changed(self) -> None:
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+        self._timer = None
         self._count()
+        if self._has_changed():
+            self.flush()
+        is_listing = self._listed is not None and self._listed.has_calls
+        if is_listing or self._in_flight() or self._has_changed():  # if the channel is congested
+            self.send_soon()
+
+    def _has_changed(self) -> bool:
+        """Return whether there are counts to send, or the number of calls in flight is another one."""
         counted = self._calls or self._decisions or self._decided_alone or self._histograms["redis"].sum
         is_due = self._listed is not None and self._listed.is_due
-        if counted or is_due or self.async_requests or self._in_flight() != self._in_flight_sent:
-            self.flush()
+        return bool(counted or is_due or self.async_requests) or self._in_flight() != self._in_flight_sent
 
     def _in_flight(self) -> int:
         return self._capacity.in_flight if self._capacity is not None else 0
