@@ -57,9 +57,9 @@ async def in_thread(work: Callable[Arguments, Result], *args: Arguments.args, **
 
 
 async def repeat_in_thread(work: Callable[[], None], interval_s: float) -> None:
-    """Run disk work now, and then every `interval_s` for ever, in a thread of its own that the event loop does not wake.
+    """Run disk work now, and then every `interval_s` for ever, in a thread that the event loop does not have to wake.
 
-    An error of the work is raised. A cancelled call still waits for the work under way, which may be using an open file.
+    Raises an error of the work. A cancelled call still waits for the work under way, which may be using an open file.
     """
     over = threading.Event()
 
