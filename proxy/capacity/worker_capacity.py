@@ -135,11 +135,12 @@ class CallLoad:
     __slots__ = ("_books", "_group", "held_bytes")
 
     def __init__(self, books: Capacity) -> None:
-        if books.in_flight >= books.limits.max_in_flight:
+        in_flight = books.in_flight
+        if in_flight >= books.limits.max_in_flight:
             raise books.shed(IN_FLIGHT, WORKER)
-        if not books.in_flight:
+        if not in_flight:
             books.on_busy()
-        books.in_flight += 1
+        books.in_flight = in_flight + 1
         self._books = books
         self._group = books.unknown
         self.held_bytes = 0

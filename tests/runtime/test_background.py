@@ -108,8 +108,8 @@ async def test_cancelled_repetition_waits_for_the_work_under_way() -> None:
 
 async def test_error_of_repeated_work_is_raised() -> None:
     def work() -> None:
-        raise OSError(errno.EMFILE, "x")
+        raise OSError(errno.EMFILE, "no descriptor")
 
     async with asyncio.timeout(30):
-        with pytest.raises(OSError):
+        with pytest.raises(OSError, match="no descriptor"):
             await repeat_in_thread(work, 60)

@@ -16,6 +16,7 @@ from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.accounting.slug_prices import Tariff
+from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
@@ -43,26 +44,6 @@ class CountsSink(Protocol):
     def congested(self) -> bool: ...
 
     def counted(self, counts: dict[str, Any]) -> None: ...
-
-
-class LoadGauges(Protocol):
-    """Current figures that are read when counts are sent."""
-
-    on_busy: Callable[[], None]
-    """To be called when the first call comes in flight."""
-
-    @property
-    def in_flight(self) -> int: ...
-
-    @property
-    def parked(self) -> int: ...
-
-    @property
-    def held_bytes(self) -> int: ...
-
-    def taken_sheds(self) -> dict[tuple[str, str], int]:
-        """Return and reset the calls that were shed, by (resource, scope)."""
-        ...
 
 
 class WorkerMetrics:
@@ -115,22 +96,24 @@ class WorkerMetrics:
             "first_byte": HistogramCounts(FIRST_BYTE_BOUNDS_S),
             "redis": HistogramCounts(REDIS_BOUNDS_S),
         }
-        self._capacity: LoadGauges | None = None
+        self._capacity: Capacity | None = None
         self._in_flight_sent = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._notice_at = 1
+        """The number of queued calls to act on: the first one while there is no timer."""
         self._is_closed = False
 
-    def watch(self, capacity: LoadGauges) -> None:
+    def watch(self, capacity: Capacity) -> None:
         """Read the gauges from `capacity`."""
         self._capacity = capacity
         capacity.on_busy = self.send_soon
 
     def finished(self, call: RequestReport) -> None:
         self._finished_calls.append(call)
-        if self._timer is None:
+        if len(self._finished_calls) >= self._notice_at:
             self.send_soon()
-        if len(self._finished_calls) >= COUNT_AFTER_CALLS:
-            self._count()
+            if len(self._finished_calls) >= COUNT_AFTER_CALLS:
+                self._count()
 
     def limit_reached(self, limit: ReachedLimit) -> None:
         """Note a limit or balance whose use leaves no room. It is sent with the decision that it refused a call."""
@@ -167,6 +150,7 @@ class WorkerMetrics:
     def send_soon(self) -> None:
         """Have what is counted sent within `FLUSH_AFTER_S`."""
         if self._timer is None and not self._is_closed:
+            self._notice_at = COUNT_AFTER_CALLS
             self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
 
     def close(self) -> None:
@@ -178,6 +162,7 @@ class WorkerMetrics:
 
     def _flush_if_changed(self) -> None:
         self._timer = None
+        self._notice_at = 1
         self._count()
         if self._has_changed():
             self.flush()
