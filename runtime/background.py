@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from runtime.exhaustion import is_exhausted, shortage_of
@@ -52,6 +54,28 @@ async def in_thread(work: Callable[Arguments, Result], *args: Arguments.args, **
     except asyncio.CancelledError:
         await asyncio.wait([job])
         raise
+
+
+async def repeat_in_thread(work: Callable[[], None], interval_s: float) -> None:
+    """Run disk work now, and then every `interval_s` for ever, in a thread that the event loop does not have to wake.
+
+    Raises an error of the work. A cancelled call still waits for the work under way, which may be using an open file.
+    """
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.is_set():
+            work()
+            over.wait(interval_s)
+
+    thread = ThreadPoolExecutor(1, thread_name_prefix="repeat")
+    job = asyncio.wrap_future(thread.submit(repeat))
+    thread.shutdown(wait=False)  # no other work follows
+    try:
+        await asyncio.shield(job)
+    finally:
+        over.set()
+        await asyncio.wait([job])
 
 
 async def _restart_on_failure(part: Callable[[], Awaitable[None]]) -> None:

@@ -5,13 +5,13 @@ Whoever holds such keys must not copy them. The parser is given, because this pa
 See docs/operating.md#rotating-the-secret-key.
 """
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+from runtime.background import repeat_in_thread
 from runtime.environment import Environment, SettingsError
 from runtime.log_lines import cause_of
 
@@ -96,9 +96,7 @@ class SecretKeyFile(Sequence[bytes]):
 
     async def follow(self) -> None:
         """Look again for ever, in a thread."""
-        while True:
-            await asyncio.sleep(LOOK_AGAIN_S)
-            await asyncio.to_thread(self.look_again)
+        await repeat_in_thread(self.look_again, LOOK_AGAIN_S)
 
 
 def _stamp_of(path: Path) -> Stamp:

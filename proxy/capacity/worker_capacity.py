@@ -69,6 +69,8 @@ class Capacity:
     """Calls whose key is not known yet. They may hold no memory, and are counted in none of these."""
     _sheds: dict[tuple[str, str], int] = field(default_factory=dict)
     _times: float = 0.0
+    on_busy: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
+    """Called when the first call comes in flight."""
     enter: "Callable[[], CallLoad]" = field(init=False, repr=False, compare=False)
     """Add a call whose key is not known yet. Raises `ShedError`."""
     ample_in_flight: float = 0.0
@@ -133,9 +135,12 @@ class CallLoad:
     __slots__ = ("_books", "_group", "held_bytes")
 
     def __init__(self, books: Capacity) -> None:
-        if books.in_flight >= books.limits.max_in_flight:
+        in_flight = books.in_flight
+        if in_flight >= books.limits.max_in_flight:
             raise books.shed(IN_FLIGHT, WORKER)
-        books.in_flight += 1
+        if not in_flight:
+            books.on_busy()
+        books.in_flight = in_flight + 1
         self._books = books
         self._group = books.unknown
         self.held_bytes = 0

@@ -472,6 +472,8 @@ class Supervisor:
     def _counted(self, slot: int, counts: Message) -> None:
         self._totals.add(slot, counts)
         self._traffic.add(counts)
+        if counts["calls"]:
+            self._shipper.calls_ended()
         if "requests" in counts:
             self._requests.add(counts["requests"])
         self._clock_steps.add(slot, counts["clock_steps"])

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runtime.background import repeat_in_thread
 from runtime.environment import Environment, SettingsError
 from runtime.log_lines import OutageLog
 from runtime.tls.context import CERT_FILE, KEY_FILE
@@ -84,10 +85,13 @@ class CertificateFiles:
 
     async def follow(self) -> None:
         """Look again for ever, in a thread."""
-        while True:
-            await asyncio.sleep(LOOK_AGAIN_S)
-            if await asyncio.to_thread(self.look_again):
-                self.changed()
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            if self.look_again():
+                loop.call_soon_threadsafe(self.changed)
+
+        await repeat_in_thread(look, LOOK_AGAIN_S)
 
     def _stamps_now(self) -> list[Stamp | None]:
         return [_stamp_of(path) for path in self._paths]

@@ -1,7 +1,7 @@
 """Counts attempts, deliveries and ends of asynchronous requests, until `WorkerMetrics` sends the counts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from proxy.async_requests.requests import DeploymentRef
@@ -20,7 +20,9 @@ ATTEMPT_BOUNDS_S = (
 class AsyncCounts:
     """Counts since they were last taken. A request counts as ended once, in the process that ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_count: Callable[[], None] = lambda: None) -> None:
+        """`on_count`: called when something was counted."""
+        self._on_count = on_count
         self._requests: Counter[tuple[DeploymentRef, Status]] = Counter()
         self._attempts: Counter[str] = Counter()
         self._deliveries: Counter[str] = Counter()
@@ -32,6 +34,7 @@ class AsyncCounts:
     def left_queue(self, queued_ms: int) -> None:
         """Count a request that is QUEUED no longer: its first attempt has begun, or it ended without one."""
         self._histograms["queued"].observe((queued_ms / 1000,))
+        self._on_count()
 
     def attempt_started(self, deployment: DeploymentRef, queued_ms: int | None) -> None:
         """`queued_ms`: how long the request was QUEUED; None unless this is its first attempt."""
@@ -41,12 +44,15 @@ class AsyncCounts:
     def attempt_ended(self, deployment: DeploymentRef, outcome: str, duration_s: float) -> None:
         self._attempts[outcome] += 1
         self._histograms["attempt"].observe((duration_s,))
+        self._on_count()
 
     def request_ended(self, deployment: DeploymentRef, status: Status, count: int = 1) -> None:
         self._requests[deployment, status] += count
+        self._on_count()
 
     def delivery(self, outcome: str) -> None:
         self._deliveries[outcome] += 1
+        self._on_count()
 
     def drain(self) -> dict[str, Any]:
         """Return the counts, as they go over the channel, and begin again. Empty when nothing happened."""

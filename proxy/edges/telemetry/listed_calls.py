@@ -62,6 +62,11 @@ class ListedCalls:
             start = end
 
     @property
+    def has_calls(self) -> bool:
+        """Return whether there are calls to send, now or when their second is over."""
+        return bool(self._picked or self._calls)
+
+    @property
     def is_due(self) -> bool:
         """Return whether there are calls to send: those of a second that is over."""
         return bool(self._picked or (self._calls and self._clock_ns() // 1_000_000_000 != self._second))

@@ -16,6 +16,7 @@ from policy.traffic import BUCKETS, FIRST_BYTE_BOUNDS_MS
 from proxy.accounting.request_report import RequestReport
 from proxy.accounting.reservations import LimitDecision
 from proxy.accounting.slug_prices import Tariff
+from proxy.capacity.worker_capacity import Capacity
 from proxy.edges.telemetry.async_counts import AsyncCounts
 from proxy.edges.telemetry.gen_ai_counts import GenAiCounts
 from proxy.edges.telemetry.histogram_counts import HistogramCounts
@@ -45,26 +46,11 @@ class CountsSink(Protocol):
     def counted(self, counts: dict[str, Any]) -> None: ...
 
 
-class LoadGauges(Protocol):
-    """Current figures that are read when counts are sent."""
-
-    @property
-    def in_flight(self) -> int: ...
-
-    @property
-    def parked(self) -> int: ...
-
-    @property
-    def held_bytes(self) -> int: ...
-
-    def taken_sheds(self) -> dict[tuple[str, str], int]:
-        """Return and reset the calls that were shed, by (resource, scope)."""
-        ...
-
-
 class WorkerMetrics:
-    """Counts what happens in one worker. Calls are queued, and counted and logged several at a time. Every
-    `FLUSH_AFTER_S` a timer sends the counts, if there are any."""
+    """Counts what happens in one worker. Calls are queued, and counted and logged several at a time.
+
+    A timer sends the counts every `FLUSH_AFTER_S` while there are any, or calls in flight. An idle worker has none.
+    """
 
     def __init__(
         self,
@@ -75,7 +61,7 @@ class WorkerMetrics:
     ) -> None:
         """`log_calls`: writes the access log; `listed`: makes rows of the list of requests. None in a process that
         serves no calls. `gen_ai`: None unless metrics are sent by OTLP."""
-        self.async_requests = AsyncCounts()
+        self.async_requests = AsyncCounts(self.send_soon)
         """Counts of asynchronous requests."""
         self.traces: Callable[[], dict[str, Any]] | None = None
         """Returns what to send of traces; None while they are off."""
@@ -110,18 +96,24 @@ class WorkerMetrics:
             "first_byte": HistogramCounts(FIRST_BYTE_BOUNDS_S),
             "redis": HistogramCounts(REDIS_BOUNDS_S),
         }
-        self._capacity: LoadGauges | None = None
+        self._capacity: Capacity | None = None
         self._in_flight_sent = 0
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+        self._timer: asyncio.TimerHandle | None = None
+        self._notice_at = 1
+        """The number of queued calls to act on: the first one while there is no timer."""
+        self._is_closed = False
 
-    def watch(self, capacity: LoadGauges) -> None:
+    def watch(self, capacity: Capacity) -> None:
         """Read the gauges from `capacity`."""
         self._capacity = capacity
+        capacity.on_busy = self.send_soon
 
     def finished(self, call: RequestReport) -> None:
         self._finished_calls.append(call)
-        if len(self._finished_calls) >= COUNT_AFTER_CALLS:
-            self._count()
+        if len(self._finished_calls) >= self._notice_at:
+            self.send_soon()
+            if len(self._finished_calls) >= COUNT_AFTER_CALLS:
+                self._count()
 
     def limit_reached(self, limit: ReachedLimit) -> None:
         """Note a limit or balance whose use leaves no room. It is sent with the decision that it refused a call."""
@@ -155,18 +147,34 @@ class WorkerMetrics:
                 counts["requests"] = self._listed.drain(to_the_end=is_last)
             self._sink.counted(counts)
 
+    def send_soon(self) -> None:
+        """Have what is counted sent within `FLUSH_AFTER_S`."""
+        if self._timer is None and not self._is_closed:
+            self._notice_at = COUNT_AFTER_CALLS
+            self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+
     def close(self) -> None:
         """Stop the timer and send the last counts."""
-        self._timer.cancel()
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         self.flush(is_last=True)
 
     def _flush_if_changed(self) -> None:
-        self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
+        self._timer = None
+        self._notice_at = 1
         self._count()
+        if self._has_changed():
+            self.flush()
+        is_listing = self._listed is not None and self._listed.has_calls
+        if is_listing or self._in_flight() or self._has_changed():  # if the channel is congested
+            self.send_soon()
+
+    def _has_changed(self) -> bool:
+        """Return whether there are counts to send, or the number of calls in flight is another one."""
         counted = self._calls or self._decisions or self._decided_alone or self._histograms["redis"].sum
         is_due = self._listed is not None and self._listed.is_due
-        if counted or is_due or self.async_requests or self._in_flight() != self._in_flight_sent:
-            self.flush()
+        return bool(counted or is_due or self.async_requests) or self._in_flight() != self._in_flight_sent
 
     def _in_flight(self) -> int:
         return self._capacity.in_flight if self._capacity is not None else 0

@@ -27,6 +27,7 @@ from proxy.edges.journal.supervisor.disk_reserve import DiskReserve
 from proxy.edges.journal.supervisor.journal_reader import JournalReader, ReadPosition
 from proxy.edges.journal.supervisor.shipped_events import DIRECTORY_NAME, ShippedEvents, ShippedOptions
 from proxy.errors import CountersUnavailableError
+from runtime.background import is_set_within
 from runtime.backoff import pause_s
 from runtime.log_lines import START_S, OutageLog, cause_of
 
@@ -61,6 +62,9 @@ class ShipperOptions:
     """The most events that a round reads. If journals hold more, the rest is counted first, which is half of the work
     of reading it. Eight thousand take about 8 MB."""
     poll_interval_s: float = 0.5
+    idle_interval_s: float = 5.0
+    """The longest time between two rounds while nothing is left to do. `calls_ended` ends it: workers tell of calls
+    within 0.1 s, so such a round finds only what nobody has told of."""
     first_delay_s: float = 0.1
     longest_delay_s: float = 15.0
     look_back_interval_s: float = 60.0
@@ -121,6 +125,9 @@ class Shipper:
         """Called when a journal was removed because all of it is committed."""
         self._waits: list[CommitWait] = []
         self._wake = asyncio.Event()
+        self._have_calls_ended = False
+        """True if calls have ended since the last round began."""
+        self._is_idle = False
         self._round_done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.pending = 0
@@ -152,6 +159,13 @@ class Shipper:
         self._live_incarnations = live_incarnations
         self._worker_settled = settled
         self._task = asyncio.create_task(self._run_forever(), name="shipper")
+
+    def calls_ended(self) -> None:
+        """Note that a worker has journaled the ends of calls. The next round finds them, at once if none was due."""
+        self._have_calls_ended = True
+        if self._is_idle:
+            self._is_idle = False
+            self._wake.set()
 
     def worker_died(self, incarnation: str) -> None:
         """Recover its journal now rather than in the next round."""
@@ -222,10 +236,20 @@ class Shipper:
                 await asyncio.sleep(self._options.longest_delay_s / 10)
             self._round_done.set()
             if not busy:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._options.poll_interval_s):
-                        await self._wake.wait()
+                self._is_idle = not self._may_find_something()
+                wait_s = self._options.idle_interval_s if self._is_idle else 0.0
+                await is_set_within(self._wake, max(wait_s, self._options.poll_interval_s))
                 self._wake.clear()
+
+    def _may_find_something(self) -> bool:
+        """Return whether a round may have something to do, unless calls end before it."""
+        if self._have_calls_ended or self._unsent or self._waits or self._replays or self._posting.failures:
+            return True
+        live = self._live_incarnations()
+        readers = self._readers.values()
+        return self._shipped.resending or any(
+            one.incarnation not in live or one.may_save_position or not one.all_read for one in readers
+        )
 
     def _drop_readers(self) -> None:
         for reader in self._readers.values():
@@ -240,6 +264,7 @@ class Shipper:
 
         Single events wait for the next interval: a batch costs control as much as a hundred events.
         """
+        self._have_calls_ended = False
         waits = tuple(self._waits)  # what is on disk now, this round finds
         await in_thread(self._read_journals)
         await self._start_replays()

@@ -3,7 +3,6 @@
 Used by the supervisor only. Workers read the record from memory: see `recorded_time.py` and decision 0087.
 """
 
-import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.edges.policy.recorded_time import RECORD
 from proxy.records.supervisor.findings import OK, Finding
-from runtime.background import in_thread
+from runtime.background import repeat_in_thread
 from runtime.log_lines import cause_of
 
 INTERVAL_S = 1.0
@@ -46,9 +45,7 @@ class TimeRecorder:
 
     async def run(self) -> None:
         """Record the time now, and then for ever."""
-        while True:
-            await in_thread(self.record)
-            await asyncio.sleep(INTERVAL_S)
+        await repeat_in_thread(self.record, INTERVAL_S)
 
     def record(self) -> None:
         """Record the machine's time, unless a later one is recorded. Disk I/O: call it in a thread.

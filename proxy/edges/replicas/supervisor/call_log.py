@@ -34,6 +34,7 @@ class CallLog:
         self._lines: deque[tuple[str, str | None, CallEnded]] = deque()
         self._dropped = 0
         self._sending = asyncio.Lock()
+        self._change = asyncio.Event()
 
     def ended(self, deployment_id: str, replica: str | None, call: CallEnded) -> None:
         """Add a call of this deployment that ended at `replica`, or without one."""
@@ -41,9 +42,10 @@ class CallLog:
             self._lines.popleft()
             self._dropped += 1
         self._lines.append((deployment_id, replica, call))
+        self._change.set()
 
     async def run(self) -> None:
-        await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
+        await send_periodically(self.send, self._change, INTERVAL_S, LONGEST_PAUSE_S)
 
     async def send(self) -> None:
         """Send all lines. Raises `ReportNotTakenError`; the lines that were not taken are kept."""

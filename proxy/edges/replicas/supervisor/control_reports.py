@@ -61,15 +61,23 @@ class ReportRejectedError(Exception):
     """Control calls the report malformed. Sending it again would not help."""
 
 
-async def send_periodically(send: Callable[[], Awaitable[None]], interval_s: float, longest_pause_s: float) -> None:
-    """Call `send` for ever, with growing pauses while control does not take what it sends."""
+async def send_periodically(
+    send: Callable[[], Awaitable[None]], change: asyncio.Event, interval_s: float, longest_pause_s: float
+) -> None:
+    """Call `send` for ever, an interval after each time that `change` was set, which this clears before.
+
+    The pauses grow while control does not take what `send` sends.
+    """
     failures = 0
     while True:
+        await change.wait()
         await asyncio.sleep(pause_s(failures, interval_s, longest_pause_s) if failures else interval_s)
+        change.clear()
         try:
             await send()
         except ReportNotTakenError:  # logged by the client
             failures += 1
+            change.set()
         else:
             failures = 0
 

@@ -62,6 +62,7 @@ class RequestReports(Collector):
         self._total_dropped = 0
         """The calls that were dropped, without those of `_dropped`, which are not in the log yet."""
         self._sending = asyncio.Lock()
+        self._change = asyncio.Event()
 
     def add(self, message: dict[str, Any]) -> None:
         """Add what a worker sent."""
@@ -69,13 +70,15 @@ class RequestReports(Collector):
         for weight, values in zip(message["weights"], message["calls"], strict=True):
             self._gathered.setdefault(place_of(values), []).append((weight, values))
         self._size += len(message["calls"])
+        if self._gathered or self._dropped:
+            self._change.set()
         while self._size > MAX_KEPT:
             calls = self._gathered.pop(next(iter(self._gathered)))
             self._size -= len(calls)
             self._dropped += sum(weight for weight, _ in calls)
 
     async def run(self) -> None:
-        await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
+        await send_periodically(self.send, self._change, INTERVAL_S, LONGEST_PAUSE_S)
 
     async def send(self, *, to_the_end: bool = False) -> None:
         """Send the rows of the seconds that are over; all with `to_the_end`. Raises `ReportNotTakenError`."""
@@ -88,6 +91,8 @@ class RequestReports(Collector):
                     await self._post()
             finally:
                 self._tell_dropped()
+                if self._gathered:  # their second is not over
+                    self._change.set()
 
     async def finish(self, within_s: float) -> None:
         """Send for the last time. What control does not take is lost."""

@@ -57,6 +57,7 @@ class TrafficReports:
         self._unanswered_reached: list[ReachedLimit] = []
         self._dropped = 0
         self._sending = asyncio.Lock()
+        self._change = asyncio.Event()
 
     def add(self, counts: dict[str, Any]) -> None:
         """Add what a worker counted since it last sent. Calls without a workspace have no place in these figures."""
@@ -76,6 +77,8 @@ class TrafficReports:
                 for place, count in enumerate(buckets, len(SUMS)):
                     figures[place] += count
         self._add_reached(counts.get("limits_reached", ()))
+        if self._sums or self._reached:
+            self._change.set()
 
     def _add_reached(self, limits: Iterable[Sequence[str]]) -> None:
         """Add limits whose use leaves no room, and which have refused calls. Each is reported again while it does."""
@@ -84,7 +87,7 @@ class TrafficReports:
                 self._reached[ReachedLimit(*limit)] = None
 
     async def run(self) -> None:
-        await send_periodically(self.send, INTERVAL_S, LONGEST_PAUSE_S)
+        await send_periodically(self.send, self._change, INTERVAL_S, LONGEST_PAUSE_S)
 
     async def send(self) -> None:
         """Send all figures. Raises `ReportNotTakenError`; what was not taken is kept."""

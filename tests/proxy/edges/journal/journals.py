@@ -23,7 +23,7 @@ ESTIMATE = Estimate(612, 7_000)
 BEGUN = Tokens(input=90, output=0, cached_input=0)
 """The tokens of the first progress records."""
 OPENED_AT_MS = 1_795_000_000_000
-EAGER = ShipperOptions(poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
+EAGER = ShipperOptions(poll_interval_s=0.005, idle_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01)
 KEEPING = ShippedOptions(keep_free_bytes=0)
 """Keeps events however full the disk of the tests is."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -15,7 +16,7 @@ from proxy.edges.journal.supervisor.shipped_events import (
     ShippedEvents,
     ShippedOptions,
 )
-from proxy.edges.journal.supervisor.shipper import Shipper, ShipperOptions
+from proxy.edges.journal.supervisor.shipper import Shipper
 from proxy.edges.journal.writer import JournalWriter
 from tests.proxy.edges.journal.journals import (
     EAGER,
@@ -32,9 +33,7 @@ from tests.proxy.edges.journal.journals import (
 )
 from tests.waiting import eventually
 
-ALWAYS_ASKING = ShipperOptions(
-    poll_interval_s=0.005, first_delay_s=0.001, longest_delay_s=0.01, look_back_interval_s=0.0, shipped=KEEPING
-)
+ALWAYS_ASKING = replace(EAGER, look_back_interval_s=0.0, shipped=KEEPING)
 
 
 def lose(ingest: FakeIngest, *numbers: int) -> None:
@@ -102,7 +101,7 @@ async def test_new_events_do_not_hide_that_control_lost_older_ones(tmp_path: Pat
 async def test_control_is_checked_without_calls_and_at_once_on_request(tmp_path: Path) -> None:
     ingest = FakeIngest()
     await shipped_and_dead(tmp_path, ingest, *range(10))
-    options = ShipperOptions(poll_interval_s=0.005, look_back_interval_s=1000, shipped=KEEPING)
+    options = replace(EAGER, look_back_interval_s=1000, shipped=KEEPING)
     shipper = Shipper(tmp_path, ingest, FakeCounters(), options)
     shipper.start(tuple, silent)
     await eventually(lambda: ingest.predecessors[-1] == key(9))

@@ -111,9 +111,45 @@ async def test_single_events_are_batched_and_a_backlog_is_sent_at_once(tmp_path:
     shipper.start(lambda: {"w1"}, all_settled)
     for number in range(500, 600):
         write_calls(journal, number)
+        shipper.calls_ended()
         await asyncio.sleep(0.004)
     await eventually(lambda: len(ingest.events) == 600)
     assert ingest.posts <= (time_s() - began_s) / interval_s + 2
+    journal.stop()
+    assert await shipper.drain(10)
+
+
+async def test_idle_shipper_waits_for_calls_to_end(tmp_path: Path) -> None:
+    """It reads no journal meanwhile. A call that ends while a round is under way is found by the next one."""
+    ingest = FakeIngest()
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), replace(EAGER, idle_interval_s=1000))
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    write_calls(journal, 1)
+    shipper.start(lambda: {"w1"}, all_settled)
+    await eventually(lambda: key(1) in ingest.events and shipper._is_idle)
+    write_calls(journal, 2)
+    await asyncio.sleep(0.05)
+    assert key(2) not in ingest.events
+    shipper.calls_ended()
+    assert not shipper._is_idle
+    shipper.calls_ended()
+    await eventually(lambda: key(2) in ingest.events and shipper._is_idle)
+    kill(journal)
+    shipper.worker_died("w1")
+    assert await shipper.drain(10)
+    assert names(tmp_path) == []
+
+
+async def test_shipper_is_not_idle_while_control_takes_nothing(tmp_path: Path) -> None:
+    ingest = FakeIngest()
+    ingest.away = True
+    shipper = Shipper(tmp_path, ingest, FakeCounters(), replace(EAGER, idle_interval_s=1000))
+    journal = JournalWriter(tmp_path, "w1", SMALL)
+    write_calls(journal, 1)
+    shipper.start(lambda: {"w1"}, all_settled)
+    await eventually(lambda: shipper.pending == 1)
+    ingest.away = False
+    await eventually(lambda: key(1) in ingest.events)
     journal.stop()
     assert await shipper.drain(10)
 

@@ -24,6 +24,7 @@ from proxy.accounting.request_report import CallLabels, RequestReport
 from proxy.accounting.slug_prices import SlugPrices
 from proxy.capacity.worker_capacity import Capacity, CapacityLimits
 from proxy.directory_values import SlugRoute
+from proxy.edges.telemetry.listed_calls import ListedCalls
 from proxy.edges.telemetry.metrics import WorkerMetrics
 from proxy.edges.telemetry.supervisor.label_sweep import LabelSweep
 from proxy.edges.telemetry.supervisor.totals import MetricTotals
@@ -340,14 +341,64 @@ async def test_changed_gauge_is_sent_without_a_finished_call(totals: MetricTotal
     capacity = Capacity()
     metrics = WorkerMetrics(line)
     metrics.watch(capacity)
-    capacity.in_flight = 1
+    load = capacity.enter()
     await eventually(lambda: line.message_count == 1)
     assert value(totals, "tollgate_inflight_requests") == 1
-    capacity.in_flight = 0
+    load.leave()
     await eventually(lambda: line.message_count == 2)
     assert value(totals, "tollgate_inflight_requests") == 0
     await asyncio.sleep(0.25)
     assert line.message_count == 2
+
+
+def has_timer(metrics: WorkerMetrics) -> bool:
+    return metrics._timer is not None
+
+
+async def test_idle_worker_has_no_timer(totals: MetricTotals) -> None:
+    line = Line(totals)
+    capacity = Capacity()
+    metrics = WorkerMetrics(line)
+    metrics.watch(capacity)
+    assert not has_timer(metrics)
+    load = capacity.enter()
+    assert has_timer(metrics)
+    await eventually(lambda: line.message_count == 1)
+    assert has_timer(metrics), "a call is in flight"
+    metrics.finished(call())
+    load.leave()
+    await eventually(lambda: line.message_count == 2)
+    assert not has_timer(metrics)
+    metrics.async_requests.delivery("delivered")
+    await eventually(lambda: line.message_count == 3)
+    assert not has_timer(metrics)
+    metrics.close()
+
+
+async def test_listed_call_is_sent_when_its_second_is_over(totals: MetricTotals) -> None:
+    """The timer goes on until then, though nothing else is to be sent."""
+    now_s = 7.5
+    line = Line(totals)
+    listed = ListedCalls(100, lambda: int(now_s * 1e9))
+    metrics = WorkerMetrics(line, listed=listed)
+    metrics.finished(replace(call(), ended_at_ms=7_500))
+    await eventually(lambda: line.message_count == 1)
+    assert listed.has_calls
+    now_s = 8.0
+    await eventually(lambda: line.message_count == 2 and not listed.has_calls)
+    metrics.close()
+
+
+async def test_timer_goes_on_while_the_channel_is_congested(totals: MetricTotals) -> None:
+    line = Line(totals)
+    metrics = WorkerMetrics(line)
+    line.congested = True
+    metrics.finished(call())
+    await eventually(lambda: not metrics._finished_calls)
+    line.congested = False
+    await eventually(lambda: line.message_count)
+    assert value(totals, "tollgate_request_duration_seconds_count") == 1
+    metrics.close()
 
 
 async def test_close_sends_the_last_counts(totals: MetricTotals) -> None:
