@@ -19,6 +19,8 @@ WORKER = "worker"
 WORKSPACE = "workspace"
 GROUP = "group"
 """Names of the bounds that refuse: the worker's, the workspace's, the group's. A workspace key counts as a group."""
+IDLE_KEPT = 4096
+"""The number of groups from which those without calls are removed. The next call of one that is kept finds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class GroupHoldings(Holdings):
 
 @dataclass(slots=True)
 class Capacity:
-    """One worker's use of its resources, with an entry per workspace and group that has calls in flight.
+    """One worker's use of its resources, with an entry per workspace and group that has calls in flight or had some.
 
     A workspace may use `share / (1 - share)` times what is still free; each of its groups may use as many times what
     the workspace may still use. So something stays free for the next workspace. The first call of a workspace or group,
@@ -76,6 +78,7 @@ class Capacity:
     ample_in_flight: float = 0.0
     ample_held_bytes: float = 0.0
     """Up to these totals no check is needed: a single group could use it all."""
+    _sweep_at: int = IDLE_KEPT
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -103,19 +106,16 @@ class Capacity:
             raise self.shed(what, GROUP)
 
     def new_group(self, workspace: str, turn: str) -> GroupHoldings:
-        """The holdings of a group without calls. `add` them with its first call."""
-        return GroupHoldings(turn, workspace=self.workspaces.get(workspace) or Holdings(workspace))
-
-    def add(self, group: GroupHoldings) -> None:
-        """Keep the holdings of a group that has calls from now on."""
-        self.groups[group.name] = group
-        self.workspaces[group.workspace.name] = group.workspace
-
-    def remove(self, group: GroupHoldings) -> None:
-        """Forget a group without calls, and its workspace if that has none either."""
-        del self.groups[group.name]
-        if not group.workspace.in_flight:
-            del self.workspaces[group.workspace.name]
+        """Add and return the holdings of a group without calls. Those of idle groups make room when there are many."""
+        if len(self.groups) >= self._sweep_at:
+            self.groups = {name: one for name, one in self.groups.items() if one.in_flight}
+            self.workspaces = {name: one for name, one in self.workspaces.items() if one.in_flight}
+            self._sweep_at = max(IDLE_KEPT, 2 * len(self.groups))
+        of_workspace = self.workspaces.get(workspace)
+        if of_workspace is None:
+            of_workspace = self.workspaces[workspace] = Holdings(workspace)
+        group = self.groups[turn] = GroupHoldings(turn, workspace=of_workspace)
+        return group
 
     def taken_sheds(self) -> dict[tuple[str, str], int]:
         """Take the number of calls shed since the last call of this method, by (resource, bound)."""
@@ -151,8 +151,6 @@ class CallLoad:
         if books.in_flight > books.ample_in_flight:
             free = books.limits.max_in_flight - books.in_flight + 1  # this call is already counted
             books.check(IN_FLIGHT, free, 1, group.workspace.in_flight, group.in_flight, 0)
-        if not group.in_flight:
-            books.add(group)
         group.in_flight += 1
         group.workspace.in_flight += 1
         self._group = group
@@ -206,8 +204,6 @@ class CallLoad:
             return
         group.in_flight -= 1
         workspace.in_flight -= 1
-        if not group.in_flight:
-            books.remove(group)
 
     def _count_parked(self, calls: int) -> None:
         self._books.parked += calls

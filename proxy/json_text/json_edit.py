@@ -41,7 +41,8 @@ LONGEST_KEY_BYTES = 128
 """Longest key that can be one of the names that are edited, even written in escapes."""
 LONGEST_KNOWN = 256
 """Longest value that is kept with its replacement, in characters."""
-KNOWN_REPLACEMENTS = 1024
+KNOWN_REPLACEMENTS = 8192
+"""Two for each of some four thousand slugs, as many as a worker's cache of policy has; 6 MB."""
 BYTES_PER_QUOTE = 512
 FREE_QUOTES = 64
 """A walk from quote to quote stops after `FREE_QUOTES` if there is more than one quote in `BYTES_PER_QUOTE` bytes."""

@@ -19,6 +19,7 @@ from tests.fakes.directory import FakeDirectory, platform
 from tests.fakes.path import PathRig, now_ms
 from tests.fakes.upstream_client import SSE, answer
 from tests.fakes.wire import FakeIncoming, FakeOutgoing, asking
+from tests.proxy.capacity.idle import check_idle
 from tests.waiting import PATIENCE_S
 
 DELTA = b'data: {"id":"c","model":"their-model","choices":[{"index":0,"delta":{"content":"a"}}]}\n\n'
@@ -215,9 +216,7 @@ async def test_cancelled_call_is_settled_at_each_await(
 
     rig.check_settled()
     assert [record.status for record in rig.meters.calls] == [499]
-    assert rig.pipeline._capacity.held_bytes == rig.pipeline._capacity.in_flight == 0
-    assert rig.pipeline._capacity.parked == 0
-    assert rig.pipeline._capacity.workspaces == rig.pipeline._capacity.groups == {}
+    check_idle(rig.pipeline._capacity)
     if billed is NEVER_ADMITTED:
         assert not rig.journal.opened
         assert not rig.counters.settled
@@ -266,8 +265,7 @@ async def test_call_cancelled_at_any_turn_of_the_loop_releases_everything(turns:
     await asyncio.wait([task])
     scene.rig.check_settled()
     assert len(scene.rig.counters.settled) == len(scene.rig.journal.opened)
-    capacity = scene.rig.pipeline._capacity
-    assert (capacity.in_flight, capacity.held_bytes, capacity.workspaces, capacity.groups) == (0, 0, {}, {})
+    check_idle(scene.rig.pipeline._capacity)
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -28,7 +28,3 @@ class HistogramCounts:
         for value in values:
             counts[bisect_left(bounds, value)] += 1
         self.sum += sum(values)
-
-    def add(self, counts: Sequence[int]) -> None:
-        """Add counts by bucket. What they sum up to is added apart."""
-        self.counts[:] = map(int.__add__, self.counts, counts)

@@ -232,8 +232,9 @@ class WorkerMetrics:
 
     def _take_counts(self) -> dict[str, Any]:
         """Take the counts and empty their containers. New ones would lie in a burst's memory, and hold it (0052)."""
-        for buckets in self._first_bytes.values():
-            self._histograms["first_byte"].add(buckets)
+        first_byte = self._histograms["first_byte"].counts
+        for bucket, calls in enumerate(map(sum, zip(*self._first_bytes.values(), strict=True))):
+            first_byte[bucket] += calls
         alone = self._decided_alone
         self._decided_alone = 0
         overrun = self._overrun_tokens

@@ -18,6 +18,7 @@ from tests.contracts.http.test_path import SSE, Wire, wired
 from tests.fakes.directory import KEY, SLUG
 from tests.fakes.front import Caller
 from tests.fakes.path import PathRig
+from tests.proxy.capacity.idle import check_idle
 from tests.upstream import Exchange, media
 from tests.waiting import eventually, until_still
 
@@ -346,4 +347,4 @@ async def test_uploads_that_end_in_any_way_leave_nothing_behind(wire: Wire) -> N
     await wire.until_logged(len(sounds))
     capacity = wire.rig.meters.capacity
     assert capacity is not None
-    assert (capacity.in_flight, capacity.held_bytes, capacity.groups) == (0, 0, {})
+    check_idle(capacity)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from proxy.capacity.worker_capacity import CallLoad, Capacity, CapacityLimits, GroupHoldings
+from proxy.capacity.worker_capacity import IDLE_KEPT, CallLoad, Capacity, CapacityLimits, GroupHoldings
 from proxy.refusals import ShedError
+from tests.proxy.capacity.idle import check_idle
 
 
 def admit_until_shed(capacity: Capacity, workspace: str, key: str, take: Callable[[CallLoad], None]) -> list[CallLoad]:
@@ -60,6 +61,38 @@ def test_each_limit_sheds_and_released_capacity_is_reused() -> None:
     other.hold(10)
     assert capacity.taken_sheds() == {("in_flight", "worker"): 1, ("parked", "worker"): 1, ("memory", "worker"): 1}
     assert capacity.taken_sheds() == {}
+
+
+def test_groups_without_calls_make_room_for_others() -> None:
+    capacity = Capacity()
+    busy = capacity.enter()
+    busy.claim("w", "busy")
+    holdings = capacity.groups["busy"]
+    for number in range(3 * IDLE_KEPT):
+        load = capacity.enter()
+        load.claim(f"w{number}", f"k{number}")
+        load.leave()
+        assert len(capacity.groups) <= IDLE_KEPT
+        assert len(capacity.workspaces) <= IDLE_KEPT
+    assert capacity.groups["busy"] is holdings
+    assert capacity.workspaces["w"] is holdings.workspace
+    other = capacity.enter()
+    other.claim("w", "other")
+    assert holdings.workspace.in_flight == 2
+
+
+def test_groups_that_all_have_calls_are_kept() -> None:
+    capacity = Capacity(CapacityLimits(max_in_flight=100 * IDLE_KEPT))
+    loads = []
+    for number in range(2 * IDLE_KEPT):
+        load = capacity.enter()
+        load.claim(f"w{number}", f"k{number}")
+        loads.append(load)
+    assert len(capacity.groups) == len(capacity.workspaces) == 2 * IDLE_KEPT
+    for load in loads:
+        load.leave()
+    capacity.enter().claim("w", "k")
+    assert (set(capacity.groups), set(capacity.workspaces)) == ({"k"}, {"w"})
 
 
 @pytest.mark.parametrize("take", [nothing, park, hold])
@@ -211,7 +244,9 @@ class CapacityMachine(RuleBasedStateMachine):
         of_keys = [(load, key) for load, _, key in self.calls]
         for totals, calls in ((capacity.workspaces, of_workspaces), (capacity.groups, of_keys)):
             names = {name for _, name in calls if name}
-            assert set(totals) == names, "a workspace or group without calls is removed"
+            assert names <= set(totals)
+            idle = [one for name, one in totals.items() if name not in names]
+            assert not any(one.in_flight or one.parked or one.held_bytes for one in idle)
             for name in names:
                 loads = [load for load, owner in calls if owner == name]
                 parked = sum(load in self.parked for load in loads)
@@ -223,10 +258,8 @@ class CapacityMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for call in list(self.calls):
             self._end(call)
-        capacity = self.capacity
-        assert (capacity.in_flight, capacity.parked, capacity.held_bytes) == (0, 0, 0)
-        assert (capacity.workspaces, capacity.groups) == ({}, {})
-        assert capacity.unknown == GroupHoldings("")
+        check_idle(self.capacity)
+        assert self.capacity.unknown == GroupHoldings("")
 
 
 TestCapacity = CapacityMachine.TestCase

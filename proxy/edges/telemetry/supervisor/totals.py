@@ -60,7 +60,8 @@ class MetricTotals(Collector):
         self._slugs = BoundedLabels(max_slugs)
         self._called_at_s: dict[str, float] = {}  # by slug
         self._requests: defaultdict[tuple[str, ...], int] = defaultdict(int)
-        self._tokens: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        self._tokens: dict[tuple[str, ...], list[int]] = {}
+        """The sums of each of `TOKEN_KINDS`."""
         self._spend: defaultdict[tuple[str, ...], int] = defaultdict(int)
         """Whole units of `policy.prices.Rates`, so that sums are exact."""
         self._unpriced: defaultdict[tuple[str, ...], int] = defaultdict(int)
@@ -98,9 +99,9 @@ class MetricTotals(Collector):
                 self._called_at_s[slug] = now_s
             where = (workspace, self._entities.bounded(workspace, entity), slug)
             self._requests[*where, str(status)] += calls
-            for kind, count in zip(TOKEN_KINDS, tokens, strict=True):
-                if count:
-                    self._tokens[*where, kind] += count
+            if any(tokens):
+                sums = self._tokens.get(where)
+                self._tokens[where] = tokens if sums is None else list(map(int.__add__, sums, tokens))
         for workspace, entity, model_slug, currency, calls, units in counts["spend"]:
             slug = self._slugs.bounded(workspace, model_slug)
             if currency:
@@ -158,7 +159,13 @@ class MetricTotals(Collector):
         yield _counter(
             "platform_model_api_inference_requests", "Inference requests", [*labels, "status_code"], self._requests
         )
-        yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], self._tokens)
+        tokens = {
+            (*where, kind): count
+            for where, sums in list(self._tokens.items())
+            for kind, count in zip(TOKEN_KINDS, sums, strict=True)
+            if count
+        }
+        yield _counter("platform_model_api_tokens", "Tokens; the kinds add up", [*labels, "kind"], tokens)
         about = "The cost of the calls that were billed, by the operator's prices"
         spend = {key: float(amount_of(units)) for key, units in list(self._spend.items())}
         yield _counter("tollgate_spend", about, [*labels, "currency"], spend)
