@@ -164,7 +164,6 @@ class Shipper:
         """Note that a worker has journaled the ends of calls. The next round finds them, at once if none was due."""
         self._have_calls_ended = True
         if self._is_idle:
-            self._is_idle = False
             self._wake.set()
 
     def worker_died(self, incarnation: str) -> None:
@@ -236,10 +235,15 @@ class Shipper:
                 await asyncio.sleep(self._options.longest_delay_s / 10)
             self._round_done.set()
             if not busy:
-                self._is_idle = not self._may_find_something()
-                wait_s = self._options.idle_interval_s if self._is_idle else 0.0
-                await is_set_within(self._wake, max(wait_s, self._options.poll_interval_s))
-                self._wake.clear()
+                await self._until_next_round()
+
+    async def _until_next_round(self) -> None:
+        """Wait for an interval, so that single events are sent together, and then until there may be something to do."""
+        if not await is_set_within(self._wake, self._options.poll_interval_s) and not self._may_find_something():
+            self._is_idle = True
+            await is_set_within(self._wake, self._options.idle_interval_s)
+            self._is_idle = False
+        self._wake.clear()
 
     def _may_find_something(self) -> bool:
         """Return whether a round may have something to do, unless calls end before it."""
