@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.journeys.console.browsing import NARROW, assert_accessible, assert_fits, drawn, signed_in
+from tests.journeys.console.browsing import NARROW, assert_accessible, assert_fits, drawn, logged_in, signed_in
 from tests.journeys.console.scene import Scene
 
 _DRAW = """async ({title, times, series, options}) => {
@@ -117,7 +117,7 @@ async def until_updated(page: Page) -> None:
 
 async def test_a_zoom_and_the_value_that_is_read_outlive_new_figures(page: Page, scene: Scene, plot: Locator) -> None:
     await page.clock.install()
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await drawn(page, "/console/overview")
     await plot.focus()
     await page.keyboard.press("ArrowLeft")
@@ -181,7 +181,7 @@ async def test_gaps_are_no_zeros(page: Page, scene: Scene) -> None:
 
 async def test_the_time_of_one_slug_is_drawn_at_a_time(page: Page, scene: Scene) -> None:
     await page.clock.install()
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await drawn(page, "/console/overview")
     figure = page.get_by_role("figure").filter(has_text="Time to first byte (p50)")
     await expect(figure.locator("path.line")).to_have_count(1)
