@@ -143,7 +143,7 @@ async def test_the_value_that_is_read_stays_the_same_when_time_moves_on(page: Pa
 
 
 async def test_an_outlier_is_cut_in_words_and_shown_in_full_on_demand(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await signed_in(page, scene.api_key, "/console/keys")
     values = [100, 90, 80, 110, 95] * 6
     figure = await draw(page, "Month", [*values[:17], 90_000, *values[18:]], _DAY_MS, kind="bars")
     rows = figure.locator(".tick.row")
@@ -159,7 +159,7 @@ async def test_an_outlier_is_cut_in_words_and_shown_in_full_on_demand(page: Page
 
 
 async def test_gaps_are_no_zeros(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await signed_in(page, scene.api_key, "/console/keys")
     line = await draw(page, "Line", [5, 6, None, None, 7, 8, None, 0])
     path = await line.locator("path.line").get_attribute("d") or ""
     assert (path.count("M"), path.count("L")) == (2, 2)

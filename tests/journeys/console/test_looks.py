@@ -1,50 +1,17 @@
-"""Looks of every page of the console: contrast, tables that scroll, large figures, navigation."""
+"""Looks of the console: tables that scroll, large figures, navigation. Contrast: `test_weight.py`."""
 
 import sqlite3
 from contextlib import closing
 
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import (
-    NARROW,
-    WIDE,
-    assert_accessible,
-    assert_accessible_in_the_dark,
-    assert_fits,
-    drawn,
-    logged_in,
-    signed_in,
-    watched_context,
-)
+from tests.journeys.console.browsing import NARROW, WIDE, assert_fits, signed_in
 from tests.journeys.console.scene import Scene
 
 CUSTOMERS_PAGE = "usage"
 MEDIUM = 1024
-
-
-async def test_every_page_is_accessible_at_both_widths_in_both_schemes(browser: Browser, scene: Scene) -> None:
-    """Each page is loaded once and looked at in all: no script of it knows the scheme or the width."""
-    origin = scene.stage.product.control
-    for key, names in ((scene.api_key, set(PAGES) - {CUSTOMERS_PAGE}), (scene.keys["support"], {CUSTOMERS_PAGE})):
-        async with watched_context(browser, origin) as (context, faults):
-            page = await context.new_page()
-            if key == scene.api_key:
-                await drawn(page, "/console/overview")  # the login
-                await assert_looks(page)
-            await logged_in(page, key)
-            for name in sorted(names):
-                await drawn(page, f"/console/{name}")
-                await assert_looks(page)
-            assert faults.texts == []
-
-
-async def assert_looks(page: Page) -> None:
-    for width in (WIDE, NARROW):
-        await assert_fits(page, width)
-        await assert_accessible(page)
-        await assert_accessible_in_the_dark(page)
 
 
 async def test_a_table_that_is_too_wide_shows_a_shade_and_scrolls_by_keyboard(page: Page, scene: Scene) -> None:
