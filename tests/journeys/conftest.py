@@ -85,7 +85,7 @@ class Stage:
         return await self.operator.key(await self.operator.group(self.name, [{"slug": self.slug}]))
 
     async def until(self, look: Callable[[], Awaitable[Any]], what: str) -> Any:
-        return await eventually(look, lambda: f"{what}\n{self.product.log_tail()}", every_s=0.05)
+        return await eventually(look, lambda: f"{what}\n{self.product.log_tail()}", every_s=0.1)
 
     async def refuses_connections(self) -> bool:
         try:

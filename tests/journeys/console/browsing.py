@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from axe_playwright_python.async_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
 from playwright.async_api import (
     Browser,
     BrowserContext,
@@ -127,11 +127,17 @@ async def asked(page: Page, path: str) -> int:
     return (await page.request.get(path)).status
 
 
+async def logged_in(page: Page, api_key: str) -> None:
+    """Log the page's context in with this key, by the request of the login form: no page is opened for it."""
+    path = "/console/session"
+    origin = (await page.request.get(path)).url.removesuffix(path)
+    answer = await page.request.post(path, data={"api_key": api_key}, headers={"Origin": origin})
+    assert answer.status == 204, await answer.text()
+
+
 async def signed_in(page: Page, api_key: str, path: str = "/console/overview") -> Page:
-    """Log the page's context in with this key, as the login form does, and open a page of the console."""
-    await page.goto("/console/overview")
-    status, answer = await call(page, "POST", "/console/session", {"api_key": api_key})
-    assert status == 204, answer
+    """Log the page's context in with this key, and open a page of the console."""
+    await logged_in(page, api_key)
     await opened(page, path)
     return page
 
@@ -153,12 +159,29 @@ async def until_dialog_is_gone(page: Page) -> None:
     await expect(page.locator("dialog")).to_have_count(0)
 
 
-async def assert_accessible(page: Page, besides: Sequence[str] = ()) -> None:
-    """Axe finds nothing serious or critical. `besides`: the ids of its rules that may be broken here."""
-    violations = (await Axe().run(page)).response["violations"]
+async def assert_accessible(page: Page, besides: Sequence[str] = (), rules: Sequence[str] = ()) -> None:
+    """Axe finds nothing serious or critical. `besides`: the ids of its rules that may be broken here. `rules`: the only
+    ones that are looked at; all without them."""
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = {"type": "rule", "values": list(rules)}
+    if not await page.evaluate("() => 'axe' in window"):
+        await page.evaluate(AXE_SCRIPT)
+    violations = await page.evaluate("async (options) => (await axe.run(options)).violations", options)
     grave = [one for one in violations if one["impact"] in ("serious", "critical") and one["id"] not in besides]
     problems = [f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']]}" for one in grave]
     assert not problems, "\n".join(problems)
+
+
+COLOUR_RULES = ("color-contrast", "link-in-text-block")
+"""What axe looks at of colours. A scheme changes nothing else: `test_console_modules.py` sees that no script knows."""
+
+
+async def assert_accessible_in_the_dark(page: Page) -> None:
+    """The same in the dark scheme, for what was looked at in the light one."""
+    await page.emulate_media(color_scheme="dark")
+    await assert_accessible(page, rules=COLOUR_RULES)
+    await page.emulate_media(color_scheme="light")
 
 
 async def assert_fits(page: Page, width: int = NARROW) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from tests.journeys.console.browsing import NARROW, assert_accessible, assert_fits, drawn, signed_in
+from tests.journeys.console.browsing import NARROW, assert_accessible, assert_fits, drawn, logged_in, signed_in
 from tests.journeys.console.scene import Scene
 
 _DRAW = """async ({title, times, series, options}) => {
@@ -117,7 +117,7 @@ async def until_updated(page: Page) -> None:
 
 async def test_a_zoom_and_the_value_that_is_read_outlive_new_figures(page: Page, scene: Scene, plot: Locator) -> None:
     await page.clock.install()
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await drawn(page, "/console/overview")
     await plot.focus()
     await page.keyboard.press("ArrowLeft")
@@ -143,7 +143,7 @@ async def test_the_value_that_is_read_stays_the_same_when_time_moves_on(page: Pa
 
 
 async def test_an_outlier_is_cut_in_words_and_shown_in_full_on_demand(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await signed_in(page, scene.api_key, "/console/keys")
     values = [100, 90, 80, 110, 95] * 6
     figure = await draw(page, "Month", [*values[:17], 90_000, *values[18:]], _DAY_MS, kind="bars")
     rows = figure.locator(".tick.row")
@@ -159,7 +159,7 @@ async def test_an_outlier_is_cut_in_words_and_shown_in_full_on_demand(page: Page
 
 
 async def test_gaps_are_no_zeros(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await signed_in(page, scene.api_key, "/console/keys")
     line = await draw(page, "Line", [5, 6, None, None, 7, 8, None, 0])
     path = await line.locator("path.line").get_attribute("d") or ""
     assert (path.count("M"), path.count("L")) == (2, 2)
@@ -181,7 +181,7 @@ async def test_gaps_are_no_zeros(page: Page, scene: Scene) -> None:
 
 async def test_the_time_of_one_slug_is_drawn_at_a_time(page: Page, scene: Scene) -> None:
     await page.clock.install()
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await drawn(page, "/console/overview")
     figure = page.get_by_role("figure").filter(has_text="Time to first byte (p50)")
     await expect(figure.locator("path.line")).to_have_count(1)

@@ -13,7 +13,7 @@ from playwright.async_api import Dialog, Page
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import stage_of
-from tests.journeys.console.browsing import drawn, opened, signed_in
+from tests.journeys.console.browsing import drawn, logged_in, opened, signed_in
 from tests.journeys.console.injections import REQUEST_IDS, TEXTS
 from tests.journeys.console.scene import Place
 from tests.journeys.product import OperatorClient, models
@@ -159,7 +159,7 @@ async def test_no_text_of_a_user_acts_on_any_page(page: Page, hostile: Hostile) 
         await dialog.dismiss()
 
     page.on("dialog", dismiss)
-    await signed_in(page, hostile.operator.api_key)
+    await logged_in(page, hostile.operator.api_key)
     ids = hostile.ids
     wrong = []
     text_of = {}

@@ -3,11 +3,18 @@
 import time
 
 import openai
-import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, signed_in, until_dialog_is_gone
+from tests.journeys.console.browsing import (
+    Faults,
+    assert_accessible,
+    assert_fits,
+    logged_in,
+    opened,
+    signed_in,
+    until_dialog_is_gone,
+)
 from tests.journeys.console.scene import Scene
 from tests.journeys.product import models
 
@@ -224,9 +231,8 @@ async def _calls_by_key(scene: Scene) -> dict[str, int]:
     return dict(await scene.stage.until(final, "the calls are final"))
 
 
-@pytest.mark.parametrize(
-    "path", ["/console/keys?group_id=grp_none", "/console/groups?id=grp_none", "/console/endpoints?id=ep_none"]
-)
-async def test_page_of_what_does_not_exist_says_so(page: Page, stage: Stage, path: str) -> None:
-    await signed_in(page, stage.operator.api_key, path)
-    await expect(page.get_by_role("alert")).to_be_visible()
+async def test_page_of_what_does_not_exist_says_so(page: Page, stage: Stage) -> None:
+    await logged_in(page, stage.operator.api_key)
+    for path in ("keys?group_id=grp_none", "groups?id=grp_none", "endpoints?id=ep_none"):
+        await opened(page, f"/console/{path}")
+        await expect(page.get_by_role("alert")).to_be_visible()

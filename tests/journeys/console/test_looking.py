@@ -11,7 +11,7 @@ from playwright.async_api import Page, Request
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import drawn, opened, signed_in
+from tests.journeys.console.browsing import drawn, logged_in, opened, signed_in
 from tests.journeys.console.scene import SLUGS, Scene
 
 POLLS = 3
@@ -36,7 +36,7 @@ def paths_of(scene: Scene) -> list[str]:
 
 async def test_pages_that_are_open_change_no_figure_of_calls(page: Page, scene: Scene, stage: Stage) -> None:
     caller = Caller(stage, await stage.key_without_limits())
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await caller.call()
     start = await _figures(scene)
     await caller.call()
@@ -122,7 +122,7 @@ async def _figures(scene: Scene) -> Counter[str]:
 
 async def test_a_hidden_page_asks_nothing(page: Page, scene: Scene) -> None:
     """Each page is told that it is hidden, and a minute of its timers passes at once."""
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await page.clock.install()
     requested: list[str] = []
     page.on("request", lambda request: requested.append(f"{request.method} {request.url}"))
@@ -136,7 +136,7 @@ async def test_a_hidden_page_asks_nothing(page: Page, scene: Scene) -> None:
 
 
 async def test_a_page_that_is_seen_again_asks_at_once(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     await page.clock.install()
     await opened(page, "/console/async")
     await page.get_by_role("row", name="transcriber").wait_for()

@@ -1,51 +1,17 @@
-"""Looks of every page of the console: contrast, tables that scroll, large figures, navigation."""
+"""Looks of the console: tables that scroll, large figures, navigation. Contrast: `test_weight.py`."""
 
 import sqlite3
 from contextlib import closing
-from typing import Literal
 
-import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from control.api.console.pages import PAGES
 from tests.journeys.conftest import Stage
-from tests.journeys.console.browsing import (
-    NARROW,
-    WIDE,
-    assert_accessible,
-    assert_fits,
-    drawn,
-    signed_in,
-    watched_context,
-)
+from tests.journeys.console.browsing import NARROW, WIDE, assert_fits, signed_in
 from tests.journeys.console.scene import Scene
 
 CUSTOMERS_PAGE = "usage"
 MEDIUM = 1024
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-
-
-@pytest.mark.parametrize("width", [NARROW, WIDE])
-async def test_every_page_is_accessible_in_both_schemes(browser: Browser, scene: Scene, width: int) -> None:
-    """Each page is loaded once and looked at in both: `test_console_modules.py` sees that no script knows of them."""
-    origin = scene.stage.product.control
-    for key, names in ((scene.api_key, set(PAGES) - {CUSTOMERS_PAGE}), (scene.keys["support"], {CUSTOMERS_PAGE})):
-        async with watched_context(browser, origin, width) as (context, faults):
-            page = await context.new_page()
-            await drawn(page, "/console/overview")
-            await assert_accessible_in_both_schemes(page)
-            await signed_in(page, key)
-            for name in sorted(names):
-                await drawn(page, f"/console/{name}")
-                await assert_accessible_in_both_schemes(page)
-                await assert_fits(page, width)
-            assert faults.texts == []
-
-
-async def assert_accessible_in_both_schemes(page: Page) -> None:
-    for scheme in SCHEMES:
-        await page.emulate_media(color_scheme=scheme)
-        await assert_accessible(page)
 
 
 async def test_a_table_that_is_too_wide_shows_a_shade_and_scrolls_by_keyboard(page: Page, scene: Scene) -> None:
@@ -85,8 +51,7 @@ async def assert_on_one_line(tile: Locator) -> None:
     assert round(await value.evaluate(lines)) == 1, await tile.inner_text()
 
 
-@pytest.mark.parametrize("width", [NARROW, MEDIUM, WIDE])
-async def test_tiles_keep_large_figures_on_one_line(page: Page, stage: Stage, width: int) -> None:
+async def test_tiles_keep_large_figures_on_one_line_at_all_widths(page: Page, stage: Stage) -> None:
     await stage.ask(await stage.key_without_limits())
 
     async def counted() -> bool:
@@ -95,17 +60,17 @@ async def test_tiles_keep_large_figures_on_one_line(page: Page, stage: Stage, wi
 
     await stage.until(counted, "the call is in the traffic")
     enlarge(stage)
-    await page.set_viewport_size({"width": width, "height": 900})
     await signed_in(page, stage.operator.api_key, f"/console/overview?slug={stage.slug}")
     tiles = page.locator(".figure")
     await expect(tiles.first.locator(".value")).to_have_text("1.2B")
     assert await tiles.count() == 6
-    for tile in await tiles.all():
-        await assert_on_one_line(tile)
     row = page.get_by_role("row", name=stage.slug)
-    await expect(row.locator("[data-head='Error rate']")).to_have_text("10 %")
-    await expect(row.locator("[data-head='Input']")).to_have_css("text-align", "right")
-    await assert_fits(page, width)
+    for width in (NARROW, MEDIUM, WIDE):
+        await assert_fits(page, width)
+        for tile in await tiles.all():
+            await assert_on_one_line(tile)
+        await expect(row.locator("[data-head='Error rate']")).to_have_text("10 %")
+        await expect(row.locator("[data-head='Input']")).to_have_css("text-align", "right")
 
 
 async def test_navigation_is_in_sections_at_all_widths(page: Page, scene: Scene) -> None:

@@ -11,7 +11,16 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, expect
 
 from tests.journeys.conftest import Workspace, started
-from tests.journeys.console.browsing import COOKIE, Faults, asked, assert_accessible, assert_fits, call, watched_context
+from tests.journeys.console.browsing import (
+    COOKIE,
+    Faults,
+    asked,
+    assert_accessible,
+    assert_accessible_in_the_dark,
+    assert_fits,
+    call,
+    watched_context,
+)
 from tests.journeys.product import Product
 from tests.login_provider import CLIENT_ID, CLIENT_SECRET, KEYCLOAK, LoginProvider, running_provider
 from tests.waiting import eventually
@@ -158,20 +167,14 @@ async def test_who_has_several_workspaces_chooses_and_may_switch(
     await expect(page.get_by_role("button", name="acme, as viewer")).to_be_visible()
 
 
-async def test_the_login_page_offers_both_ways_to_everybody(
-    browser: Browser, visitor: tuple[BrowserContext, Faults], entrance: Entrance
-) -> None:
+async def test_the_login_page_offers_both_ways_to_everybody(visitor: tuple[BrowserContext, Faults]) -> None:
     page = await visitor[0].new_page()
     await page.goto("/console/overview")
     await expect(page.get_by_role("link", name=LINK)).to_be_focused()
     await expect(page.get_by_label("API key")).to_be_visible()
     await assert_accessible(page)
+    await assert_accessible_in_the_dark(page)
     await assert_fits(page)
-    async with watched_context(browser, entrance.product.control, scheme="dark") as (context, _):
-        dark = await context.new_page()
-        await dark.goto("/console/overview")
-        await expect(dark.get_by_role("link", name=LINK)).to_be_visible()
-        await assert_accessible(dark)
 
 
 async def test_who_has_no_role_reads_what_is_missing_and_is_led_nowhere_else(

@@ -9,7 +9,16 @@ from contextlib import asynccontextmanager
 
 from playwright.async_api import Page, Response, expect
 
-from tests.journeys.console.browsing import assert_accessible, assert_fits, call, drawn, opened, signed_in
+from tests.journeys.console.browsing import (
+    assert_accessible,
+    assert_accessible_in_the_dark,
+    assert_fits,
+    call,
+    drawn,
+    logged_in,
+    opened,
+    signed_in,
+)
 from tests.journeys.console.scene import SLUGS, Scene
 
 SHOWS = re.compile(
@@ -64,7 +73,7 @@ async def nothing_is_refused(page: Page) -> AsyncIterator[None]:
 
 async def test_all_that_a_viewer_may_press_only_shows_something(page: Page, scene: Scene) -> None:
     """A control that changes something says what it needs: `needs` in `h`, `form` or `actionButton`."""
-    await signed_in(page, await key_with(scene, "viewer"))
+    await logged_in(page, await key_with(scene, "viewer"))
     free: dict[str, str] = {}
     async with nothing_is_refused(page):
         for address in await addresses(scene):
@@ -92,8 +101,7 @@ async def test_viewer_sees_what_he_may_not_do_and_who_may(page: Page, scene: Sce
     await expect(page.get_by_role("listitem").filter(has_text=why)).to_be_visible()
     await assert_accessible(page)
     await assert_fits(page)
-    await page.emulate_media(color_scheme="dark")
-    await assert_accessible(page)
+    await assert_accessible_in_the_dark(page)
 
 
 async def test_form_that_was_opened_by_its_address_is_not_sent(page: Page, scene: Scene) -> None:
@@ -128,7 +136,7 @@ async def test_billing_sets_a_price_and_books_a_credit(page: Page, scene: Scene)
 
 
 async def test_admin_sees_no_note_and_nothing_pale(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+    await logged_in(page, scene.api_key)
     for address in ("groups", f"groups?id={scene.groups['support']}", "prices", "keys", "webhooks", "secrets"):
         await drawn(page, f"/console/{address}")
         await expect(page.locator("#role-note")).to_have_count(0)

@@ -23,7 +23,14 @@ from playwright.async_api import Locator, Page, Route, expect
 from commands.billing.reports import csv_rows
 from policy.statements.csv_text import csv_text
 from tests.journeys.conftest import stage_of
-from tests.journeys.console.browsing import assert_accessible, assert_fits, call, opened, signed_in
+from tests.journeys.console.browsing import (
+    assert_accessible,
+    assert_accessible_in_the_dark,
+    assert_fits,
+    call,
+    opened,
+    signed_in,
+)
 from tests.journeys.console.scene import Place, Scene
 from tests.journeys.product import OperatorClient
 from tests.ports import own_port
@@ -158,8 +165,7 @@ async def test_figures_are_those_of_the_report_and_of_the_events(page: Page, led
     assert day in await page.get_by_label("From (UTC)").input_value()
     assert await page.evaluate("() => window.ran ?? null") is None
     await assert_accessible(page)
-    await page.emulate_media(color_scheme="dark")
-    await assert_accessible(page)
+    await assert_accessible_in_the_dark(page)
     await assert_fits(page)
     await assert_accessible(page)
 

@@ -1,30 +1,53 @@
-"""Every page's cost to load is bounded, and a phone shows all of the page."""
+"""Every page's cost to load is bounded. It is accessible in both schemes, and a phone shows all of it."""
 
 import asyncio
 
-from playwright.async_api import Page, Request, Route
+from playwright.async_api import Browser, Page, Request, Route
 
 from control.api.console.pages import PAGES
-from tests.journeys.console.browsing import assert_fits, drawn, signed_in
+from tests.journeys.console.browsing import (
+    NARROW,
+    WIDE,
+    assert_accessible,
+    assert_accessible_in_the_dark,
+    assert_fits,
+    drawn,
+    logged_in,
+    watched_context,
+)
 from tests.journeys.console.scene import Scene
 
+CUSTOMERS_PAGE = "usage"
 _MAX_BYTES = 300_000
-_PAGES = [name for name in PAGES if name != "usage"]
 
 
-async def test_every_page_is_light_and_fits_a_phone(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.api_key)
+async def test_every_page_is_light_accessible_and_fits_a_phone(browser: Browser, scene: Scene) -> None:
+    """Each page is loaded once and looked at in both schemes and widths: no script of it knows of them."""
     heavy: list[str] = []
-    for name in _PAGES:
-        heavy += await _weighed(page, f"/console/{name}")
-        await assert_fits(page)
+    for key, names in ((scene.api_key, set(PAGES) - {CUSTOMERS_PAGE}), (scene.keys["support"], {CUSTOMERS_PAGE})):
+        async with watched_context(browser, scene.stage.product.control) as (context, faults):
+            page = await context.new_page()
+            await page.route("**/*", _go_on)  # a page whose requests are routed takes nothing from the cache
+            if key == scene.api_key:
+                await drawn(page, "/console/overview")  # the login
+                await _assert_looks(page)
+            await logged_in(page, key)
+            for name in sorted(names):
+                heavy += await _weighed(page, f"/console/{name}")
+                await _assert_looks(page)
+            assert faults.texts == []
     assert heavy == []
 
 
-async def test_a_customers_page_is_light_and_fits_a_phone(page: Page, scene: Scene) -> None:
-    await signed_in(page, scene.keys["support"])
-    assert await _weighed(page, "/console/usage") == []
-    await assert_fits(page)
+async def _go_on(route: Route) -> None:
+    await route.continue_()
+
+
+async def _assert_looks(page: Page) -> None:
+    for width in (WIDE, NARROW):
+        await assert_fits(page, width)
+        await assert_accessible(page)
+        await assert_accessible_in_the_dark(page)
 
 
 async def _weighed(page: Page, path: str) -> list[str]:
@@ -34,10 +57,6 @@ async def _weighed(page: Page, path: str) -> list[str]:
     def count(request: Request) -> None:
         finished.append(request)
 
-    async def go_on(route: Route) -> None:
-        await route.continue_()
-
-    await page.route("**/*", go_on)  # a page whose requests are routed takes nothing from the cache
     page.on("requestfinished", count)
     await drawn(page, path)
     page.remove_listener("requestfinished", count)

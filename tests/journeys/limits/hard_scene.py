@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import anthropic
 import openai
+import pytest
 
 from tests.journeys.conftest import Stage
 from tests.journeys.hard_chaos.machines import flush
@@ -23,6 +24,29 @@ PRICE = {"currency": "EUR", "input_per_million": "1", "output_per_million": "100
 """A token of input costs 0.000001, one of output 0.001."""
 WHOLE = 9_999_999
 """More output than any cap allows: the vendor gives exactly the cap."""
+
+_CAPPED = [
+    ("chat-whole", CHAT, "length", False),
+    ("chat-streamed", CHAT, "length", True),
+    ("messages-streamed", MESSAGES, "max_tokens", True),
+    ("messages-whole", MESSAGES, "max_tokens", False),
+    ("responses-whole", RESPONSES, "incomplete", False),
+    ("responses-streamed", RESPONSES, "incomplete", True),
+]
+
+
+def capped(turn: int) -> list[Any]:
+    """Calls whose cap is lowered, and how they end. `make test` has every other one with a HARD limit (turn 0) and the
+    rest with a balance (turn 1), the soak has all with both.
+    """
+    return [
+        pytest.param(path, stop, stream, id=name, marks=[] if number % 2 == turn else [pytest.mark.soak])
+        for number, (name, path, stop, stream) in enumerate(_CAPPED)
+    ]
+
+
+LOSSES = ["emptied", "killed", pytest.param("killed and emptied", marks=pytest.mark.soak)]
+"""How Redis is lost under an open call. The last one also happens where the call's process dies with it."""
 
 
 @dataclass

@@ -19,9 +19,11 @@ from tests.journeys.hard_chaos.orders import Order
 from tests.journeys.hard_chaos.vendor import CHAT, MESSAGES, RESPONSES, OddVendor
 from tests.journeys.limits.balance_scene import GROUPS, BalanceFigures, BalanceScene, balance_scene_of
 from tests.journeys.limits.hard_scene import (
+    LOSSES,
     PRICE,
     WHOLE,
     asked_by_sdk,
+    capped,
     kill_redis_and_its_data,
     open_call,
     refused_while_open,
@@ -73,8 +75,7 @@ async def is_answered(scene: BalanceScene, key: str = "") -> None:
 # --- caps and refusals -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("path", "stop"), [(CHAT, "length"), (MESSAGES, "max_tokens"), (RESPONSES, "incomplete")])
+@pytest.mark.parametrize(("path", "stop", "stream"), capped(1))
 async def test_cap_is_lowered_to_the_credit_that_is_left_then_calls_are_402(
     stage: Stage, path: str, stop: str, stream: bool
 ) -> None:
@@ -295,7 +296,7 @@ async def test_withdrawals_and_calls_at_once_take_no_more_than_the_credit(stage:
 # --- what is lost ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", ["emptied", "killed", "killed and emptied"])
+@pytest.mark.parametrize("loss", LOSSES)
 async def test_what_is_drawn_and_reserved_survives_a_loss_of_redis(killable_stage: Stage, loss: str) -> None:
     stage = killable_stage
     scene = await balance_scene_of(stage, "0.3")
@@ -320,7 +321,7 @@ async def test_what_is_drawn_and_reserved_survives_a_loss_of_redis(killable_stag
     await is_exhausted(scene)
 
 
-@pytest.mark.parametrize("victim", ["proxy.worker", "-m proxy --"])
+@pytest.mark.parametrize("victim", ["proxy.worker", pytest.param("-m proxy --", marks=pytest.mark.soak)])
 async def test_call_of_a_dead_process_draws_once(killable_stage: Stage, victim: str) -> None:
     """The journal is all that knows of it when Redis is emptied meanwhile."""
     stage = killable_stage

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from tests.journeys.hard_chaos.machines import SecondMachine, flush
 from tests.journeys.hard_chaos.orders import Order
 from tests.journeys.hard_chaos.vendor import CHAT, MESSAGES, RESPONSES, OddVendor
 from tests.journeys.limits.hard_scene import (
+    LOSSES,
     WHOLE,
     HardScene,
     asked_by_sdk,
+    capped,
     kill_redis_and_its_data,
     open_call,
     refused_while_open,
@@ -29,6 +31,7 @@ from tests.journeys.limits.hard_scene import (
 from tests.journeys.product import Product, kill
 from tests.ports import own_port
 from tests.upstream import ScriptedUpstream
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -46,8 +49,7 @@ async def upstream(vendor: OddVendor) -> AsyncIterator[ScriptedUpstream]:
 # --- lowered caps ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("path", "stop"), [(CHAT, "length"), (MESSAGES, "max_tokens"), (RESPONSES, "incomplete")])
+@pytest.mark.parametrize(("path", "stop", "stream"), capped(0))
 async def test_cap_is_lowered_to_what_is_left_and_ends_the_answer(
     stage: Stage, path: str, stop: str, stream: bool
 ) -> None:
@@ -155,7 +157,7 @@ async def test_hard_calls_are_503_while_redis_is_away_and_soft_ones_go_on(killab
     await scene.settled()
 
 
-@pytest.mark.parametrize("loss", ["emptied", "killed", "killed and emptied"])
+@pytest.mark.parametrize("loss", LOSSES)
 async def test_open_call_keeps_its_reservation_when_redis_is_lost(killable_stage: Stage, loss: str) -> None:
     stage = killable_stage
     scene = await scene_of(stage, "0.2")
@@ -237,6 +239,11 @@ def waiting_machines(scene: HardScene) -> list[Any]:
     return [machine for machine in machines if scene.group_id in machine["waiting_trees"]]
 
 
+async def until_named(stage: Stage, look: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a command names the machine. Each look starts a process, so there are few."""
+    await eventually(look, lambda: f"the machine is named\n{stage.product.log_tail()}", every_s=1)
+
+
 async def test_calls_wait_for_a_machine_that_is_away_until_it_is_back(
     killable_stage: Stage, second: SecondMachine
 ) -> None:
@@ -251,7 +258,7 @@ async def test_calls_wait_for_a_machine_that_is_away_until_it_is_back(
                 assert (await scene.call(Order(output=1), cap=16))[0] in (429, 503)
                 return len(await asyncio.to_thread(waiting_machines, scene)) == 1
 
-            await stage.until(is_named, "the machine is named")
+            await until_named(stage, is_named)
             status, answer, _ = await scene.call(Order(output=1), cap=16)
             assert (status, answer["error_code"]) == (503, "LIMITS_UNAVAILABLE"), answer
         await refused_while_open(scene)
@@ -270,7 +277,7 @@ async def test_released_machine_is_waited_for_no_more(killable_stage: Stage, sec
     async def is_named() -> bool:
         return len(await asyncio.to_thread(waiting_machines, scene)) == 1
 
-    await stage.until(is_named, "the machine is named")
+    await until_named(stage, is_named)
     assert (await scene.call(Order(output=1), cap=16))[0] == 503
     (machine,) = waiting_machines(scene)
     name = ("--machine", machine["machine"])

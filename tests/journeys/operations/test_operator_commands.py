@@ -103,10 +103,13 @@ async def test_operator_sets_up_a_call_and_sees_its_usage_in_the_tree(stage: Sta
     key = (await operator.answer("keys", "create", "--group", f"{name}-kid"))["api_key"]
     await stage.ask(key)
 
-    async def is_used() -> bool:
-        return "25%  1 of 4 REQUEST today" in await operator.did("groups", "tree", name)
+    path = f"/v1/gateway/groups/{root['id']}/usage"
 
-    await stage.until(is_used, "the tree shows the call")
+    async def is_used() -> bool:
+        return bool((await stage.operator.call("GET", path))["items"][0]["current_usage"])
+
+    await stage.until(is_used, "the call is counted")
+    assert "25%  1 of 4 REQUEST today" in await operator.did("groups", "tree", name)
     (tree,) = await operator.answer("groups", "tree", name)
     assert [tree["usage"][0]["current_usage"], tree["children"][0]["usage"][0]["source_group"]] == [1, root["id"]]
     own = [
@@ -174,6 +177,7 @@ async def test_top_shows_calls_while_they_happen(stage: Stage) -> None:
         while not watching.done():
             await stage.ask(key)
             call_count += 1
+            await asyncio.wait([watching], timeout=0.05)
     result = watching.result()
     assert result.returncode == 0, result.stderr
     view = json.loads(result.stdout)
