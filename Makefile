@@ -21,8 +21,8 @@ CLIENT_STAMPS := $(CLIENT_LOCKS:tests/clients/python/%.lock=.clients/%/.installe
 # What builds and runs the TypeScript client: openapi-typescript, TypeScript, openapi-fetch.
 TOOLCHAIN_STAMP := .clients/tollgate-client/.installed
 
-# Twice the cores of the smallest machine of CI: journeys wait most of the time.
-TEST_PROCESSES ?= 4
+# Three times the cores of the smallest machine of CI: journeys wait most of the time.
+TEST_PROCESSES ?= 6
 # Tests of the tree itself: `make check` runs them, and `make test` too, but for CI, which runs both.
 CHECKED_TESTS := $(patsubst %,tests/test_%.py,architecture console_modules source_tree docs citations reference recipes words console_words glossary)
 # Set in many containers. Without bytecode each of the hundreds of processes that the tests start compiles our sources.

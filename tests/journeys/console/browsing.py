@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from axe_playwright_python.base import AXE_SCRIPT
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import (
     Browser,
     BrowserContext,
@@ -166,7 +166,7 @@ async def assert_accessible(page: Page, besides: Sequence[str] = (), rules: Sequ
     if rules:
         options["runOnly"] = {"type": "rule", "values": list(rules)}
     if not await page.evaluate("() => 'axe' in window"):
-        await page.evaluate(AXE_SCRIPT)
+        await page.evaluate(Axe().axe_script)
     violations = await page.evaluate("async (options) => (await axe.run(options)).violations", options)
     grave = [one for one in violations if one["impact"] in ("serious", "critical") and one["id"] not in besides]
     problems = [f"{one['id']}: {one['help']}: {[node['html'] for node in one['nodes']]}" for one in grave]

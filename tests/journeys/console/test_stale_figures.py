@@ -1,5 +1,6 @@
 """Figures that are not up to date say so in the first screen: control hangs, or does not run."""
 
+import json
 import os
 import re
 import signal
@@ -8,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from playwright.async_api import Locator, Page, expect
 
+from tests.journeys.conftest import Stage
 from tests.journeys.console.browsing import Faults, assert_accessible, assert_fits, signed_in
 from tests.journeys.console.scene import Scene
 from tests.journeys.product import Product, kill
@@ -26,6 +28,17 @@ _FOLLOW = """async () => {
     window.now = keepFresh(place, 3600, load, (text) => text).now;
 }"""
 """Keeps a part of the page up to date, as pages do, with figures of the test."""
+_ASK_WITH_A_DEADLINE = """async (call) => {
+    const { relay } = await import("/console/assets/relay.mjs");
+    const deadline = new AbortController();
+    const onChunk = () => deadline.abort(new DOMException("it took too long", "TimeoutError"));
+    try {
+        await relay(call, { signal: deadline.signal, onHead() {}, onChunk });
+    } catch (error) {
+        return [error.constructor.name, error.code];
+    }
+}"""
+"""Makes a call whose deadline, as that of `AbortSignal.timeout`, is over once the first piece of the answer is here."""
 
 
 @contextmanager
@@ -94,3 +107,19 @@ async def test_figures_are_called_old_while_control_answers_errors(page: Page, s
     await expect(page.get_by_text("12 calls")).to_be_visible()
     await page.evaluate("() => { window.problem = null; window.now(); }")
     await expect(notice_of(page)).to_have_count(0)
+
+
+async def test_an_answer_that_stalls_in_its_body_is_told_as_late(page: Page, stage: Stage) -> None:
+    """Pages try again after a `Problem`, and after nothing else. A deadline gives the browser another error here."""
+    key = await stage.key_without_limits()
+    await signed_in(page, stage.operator.api_key, "/console/keys")
+    body = {"model": stage.slug, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    stage.upstream.gate.close()
+    try:
+        name, code = await page.evaluate(
+            _ASK_WITH_A_DEADLINE,
+            {"method": "POST", "path": "/v1/chat/completions", "bodyText": json.dumps(body), "apiKey": key},
+        )
+    finally:
+        stage.upstream.gate.open()
+    assert (name, code) == ("Problem", "TIMEOUT")

@@ -99,7 +99,7 @@ async function call(method, path, body, { signal, headers, unchanged } = {}) {
     if (version && !version.startsWith("W/")) tags.set(value, version); // a proxy that compresses makes it weak: no condition then
     return value;
   } catch (error) {
-    throw unanswered(error);
+    throw unanswered(error, init.signal);
   }
 }
 
@@ -114,13 +114,14 @@ export async function answered(path, init) {
   try {
     return await fetch(path, init);
   } catch (error) {
-    throw unanswered(error);
+    throw unanswered(error, init.signal);
   }
 }
 
-function unanswered(error) {
-  if (error.name === "AbortError") return error;
-  if (error.name === "TimeoutError") return new Problem(0, "TIMEOUT", "Tollgate does not answer in time. A change that was under way may still be made: look before you repeat it.");
+/** What ended a call, or the reading of its answer, early: a `Problem`, or an `AbortError` if `signal` was aborted by us. */
+export function unanswered(error, signal) {
+  if (signal?.reason?.name === "TimeoutError") return new Problem(0, "TIMEOUT", "Tollgate does not answer in time. A change that was under way may still be made: look before you repeat it.");
+  if (error.name === "AbortError") return error; // in Chromium a deadline that ends a body is one, too
   return new Problem(0, "UNREACHABLE", "Tollgate does not answer. Check your connection, and that control runs.");
 }
 

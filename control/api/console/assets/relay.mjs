@@ -1,6 +1,6 @@
 // Calls the inference API through `POST /console/call`: this machine's control passes the call on, and its answer back.
 
-import { Problem, answered, problemOf, withDeadline } from "./api.mjs";
+import { Problem, answered, problemOf, unanswered, withDeadline } from "./api.mjs";
 
 const NEWLINE = 10;
 const HEAD_BYTES = 1 << 20;
@@ -22,7 +22,7 @@ export async function relay(call, { signal, onHead, onChunk }) {
   if (!answer.ok) throw await problemOf(answer);
   const reader = answer.body.getReader();
   let head = new Uint8Array(0); // what came of the first line; null once it is whole
-  for (let piece = await next(reader); piece; piece = await next(reader)) {
+  for (let piece = await next(reader, signal); piece; piece = await next(reader, signal)) {
     if (head === null) {
       onChunk(piece);
       continue;
@@ -80,13 +80,12 @@ function envelope({ method, path, headers = [], bodyText, apiKey = null }) {
   return bodyText === undefined ? rest : `${rest.slice(0, -1)},"body":${bodyText}}`;
 }
 
-async function next(reader) {
+async function next(reader, signal) {
   try {
     const { done, value } = await reader.read();
     return done ? null : value;
   } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw broken();
+    throw error.name === "AbortError" ? unanswered(error, signal) : broken();
   }
 }
 

@@ -238,7 +238,7 @@ class Shipper:
                 await self._until_next_round()
 
     async def _until_next_round(self) -> None:
-        """Wait for an interval, so that single events are sent together, and then until there may be something to do."""
+        """Wait for an interval, so that single events are sent together, then until there may be something to do."""
         if not await is_set_within(self._wake, self._options.poll_interval_s) and not self._may_find_something():
             self._is_idle = True
             await is_set_within(self._wake, self._options.idle_interval_s)
