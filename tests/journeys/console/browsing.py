@@ -174,7 +174,7 @@ async def assert_accessible(page: Page, besides: Sequence[str] = (), rules: Sequ
 
 
 COLOUR_RULES = ("color-contrast", "link-in-text-block")
-"""What axe looks at of colours. A scheme changes nothing else: `test_console_modules.py` sees that no script knows."""
+"""Axe's rules on colours. A scheme changes nothing else: `test_console_modules.py` sees that no script knows."""
 
 
 async def assert_accessible_in_the_dark(page: Page) -> None:

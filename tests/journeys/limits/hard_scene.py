@@ -46,7 +46,7 @@ def capped(turn: int) -> list[Any]:
 
 
 LOSSES = ["emptied", "killed", pytest.param("killed and emptied", marks=pytest.mark.soak)]
-"""How Redis is lost under an open call. The last one also happens where the call's process dies with it."""
+"""Losses of Redis under an open call. The last one also happens where the call's process dies with it."""
 
 
 @dataclass
