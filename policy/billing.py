@@ -215,11 +215,7 @@ class Payer(NamedTuple):
 @lru_cache(PAYERS_KEPT)
 def payer_members(payer: Payer) -> bytes:
     """The payer as members of an event's JSON. Cached, because most calls repeat them."""
-    members = dict(zip(Payer._fields, payer, strict=True))
-    if not payer.group_path:
-        del members["group_path"]
-    if not payer.balance_group:
-        del members["balance_group"]
+    members = {name: text for name, text in payer._asdict().items() if text or name not in _DEFAULTS}
     return orjson.dumps(members)[1:-1]
 
 

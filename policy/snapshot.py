@@ -30,9 +30,6 @@ from policy.spend.balances import Balance, balance_from_wire
 from policy.spend.limits import SpendLimit, spend_limits_from_wire
 
 Wire = dict[str, Any]
-# To call an enumeration takes ten times as long, and the first call of each key decodes these.
-_KEY_KINDS = {kind.value: kind for kind in KeyKind}
-_ENFORCEMENTS = {enforcement.value: enforcement for enforcement in Enforcement}
 
 
 class RowKind(StrEnum):
@@ -200,7 +197,7 @@ class KeyRow(NamedTuple):
         return cls(
             digest,
             body["prefix"],
-            _KEY_KINDS.get(body["kind"]) or KeyKind(body["kind"]),
+            KeyKind(body["kind"]),
             body["workspace_id"],
             body["group_id"],
             None if settings is None else key_settings_from_wire(settings),
@@ -336,8 +333,7 @@ def group_node_from_wire(id: str, body: Wire) -> GroupNode:
 def group_members_from_wire(id: str, body: Wire) -> tuple[str, str, str | None, str, Enforcement]:
     """The members of a `GroupNode`. Raises ValueError for what a newer version added."""
     _check_members(body, _GROUP_MEMBERS)
-    enforcement = _ENFORCEMENTS.get(body["enforcement"]) or Enforcement(body["enforcement"])
-    return id, body["workspace_id"], body["parent_id"], body["external_entity_id"], enforcement
+    return id, body["workspace_id"], body["parent_id"], body["external_entity_id"], Enforcement(body["enforcement"])
 
 
 def group_spend_from_wire(body: Wire) -> tuple[SpendLimit, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from policy.limits.counter_layout import bucket_key, kind_mask
 from policy.limits.groups import Enforcement, Group, GroupNode
@@ -103,7 +103,7 @@ def plan_of_ids(
         return _nearest(ids, limits, slug)
     key = bucket_key(ids[-1], slug)
     if None not in limits and all(map(_LIMITS, limits)):  # nearly always: then plans share what they are made of
-        return Plan(slug, ids[0], key, tuple(ids), tuple(limits))  # type: ignore[arg-type]  # none is None
+        return Plan(slug, ids[0], key, tuple(ids), tuple(cast("Sequence[LimitSet]", limits)))
     groups = tuple([id for id, own in zip(ids, limits, strict=True) if own is not None and own.limits])
     sets = tuple([own for own in limits if own is not None and own.limits])
     return Plan(slug, ids[0], key, groups, sets)

@@ -94,9 +94,14 @@ def epoch_text(
     return f"{epoch} {currency} {prices}{signs}"
 
 
-def picos_of(units: int) -> int:
-    """The amount of a reservation that covers `units` (10^-22): in 10^-12, rounded up, at most `MAX_PICOS`."""
-    return min(-(-units // UNITS_PER_PICO), MAX_PICOS)
+def picos_of(amount: int, parts_per_pico: int = UNITS_PER_PICO) -> int:
+    """The amount of a reservation that covers `amount`: in 10^-12, rounded up, at most `MAX_PICOS`.
+
+    `parts_per_pico`: in such parts of 10^-12 is `amount`, by default in units (10^-22).
+    """
+    if parts_per_pico == 1 and amount < MAX_PICOS:  # nearly always
+        return amount
+    return min(-(-amount // parts_per_pico), MAX_PICOS)
 
 
 def units_of_picos(picos: int) -> int:

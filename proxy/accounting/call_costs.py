@@ -7,7 +7,7 @@ See docs/reference/money.md#how-spend-is-counted.
 
 from policy.limits.settlement import Estimate
 from policy.prices import cost_figures
-from policy.spend.spend_hash import MAX_PICOS, picos_of
+from policy.spend.spend_hash import picos_of
 from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import SlugPrices
 
@@ -19,10 +19,8 @@ def expected_picos(prices: SlugPrices | None, currency: str, at_ms: int, estimat
     tariff = None if prices is None else prices.tariff(at_ms, "", input_tokens)
     if tariff is None or tariff.currency != currency:
         return None
-    picos = tariff.per_call + tariff.input * input_tokens + tariff.output * output_tokens
-    if tariff.parts_per_pico != 1:
-        picos = -(-picos // tariff.parts_per_pico)
-    return picos if picos < MAX_PICOS else MAX_PICOS
+    cost = tariff.per_call + tariff.input * input_tokens + tariff.output * output_tokens
+    return picos_of(cost, tariff.parts_per_pico)
 
 
 def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bill, *, is_charged: bool) -> int:
@@ -34,9 +32,7 @@ def billed_picos(prices: SlugPrices | None, currency: str, at_ms: int, bill: Bil
         return 0
     if cached > input_tokens or any(details[:-1]):  # the figures
         return picos_of(tariff.rates.cost(cost_figures(tokens, details, is_charged=is_charged)))
-    picos = tariff.input * (input_tokens - cached) + tariff.cached_input * cached + tariff.output * output_tokens
+    cost = tariff.input * (input_tokens - cached) + tariff.cached_input * cached + tariff.output * output_tokens
     if is_charged:
-        picos += tariff.per_call
-    if tariff.parts_per_pico != 1:
-        picos = -(-picos // tariff.parts_per_pico)
-    return picos if picos < MAX_PICOS else MAX_PICOS
+        cost += tariff.per_call
+    return picos_of(cost, tariff.parts_per_pico)

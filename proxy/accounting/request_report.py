@@ -1,7 +1,6 @@
 """The report of a request that has ended, for metrics and the access log."""
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
 from policy.billing import NO_DETAILS, Details, Tokens
@@ -38,13 +37,9 @@ class CallLabels:
 
     def __post_init__(self) -> None:
         self.counted = (self.workspace_id, self.external_entity_id, self.slug or self.model_id)
-        self.shown_path = _shown(self.path[:MAX_PATH_CHARS])
-
-
-@lru_cache(128)
-def _shown(path: str) -> str:
-    is_plain = path.isascii() and path.isprintable()
-    return path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
+        path = self.path[:MAX_PATH_CHARS]
+        is_plain = path.isascii() and path.isprintable()
+        self.shown_path = path if is_plain else path.encode("unicode_escape").decode()[:MAX_PATH_CHARS]
 
 
 class CalledRoute(Protocol):

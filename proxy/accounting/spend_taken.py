@@ -11,7 +11,7 @@ GUESS_MS = 60_000
 """The wait for room that only reservations take: nobody knows when their calls end."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class SpendTaken:
     """A call that spend limits and balance admit, and what is reserved for it until its event is counted.
 

@@ -13,45 +13,43 @@ class RecentlyUsed(Generic[Key, Value]):
     `most`: the weight of all entries together, at most. `weigh`: the weight of one; without it, each weighs 1.
     """
 
-    def __init__(self, most: int, weigh: Callable[[Key, Value], int] | None = None) -> None:
+    def __init__(self, most: int, weigh: Callable[[Key, Value], int] = lambda _key, _value: 1) -> None:
         self._half = most // 2
         self._weigh = weigh
         self.young: dict[Key, Value] = {}
-        """Readable from outside: what is here needs no `get`, and what is in neither half is not kept."""
-        self.old: dict[Key, Value] = {}
+        """Readable from outside: what is here needs no `get`."""
+        self._old: dict[Key, Value] = {}
         self._young_weight = 0
 
     def get(self, key: Key) -> Value | None:
         """The value, which is in use from now on; None if it is not here."""
         value = self.young.get(key)
-        if value is None and (value := self.old.get(key)) is not None:
+        if value is None and (value := self._old.get(key)) is not None:
             self.put(key, value)
         return value
 
-    def put(self, key: Key, value: Value, weight: int | None = None) -> None:
-        """Keep a value; it is not None. `weight`: what `weigh` says of it, if that is known."""
-        if weight is None:
-            weight = 1 if self._weigh is None else self._weigh(key, value)
-        young_weight = self._young_weight + weight
-        if young_weight > self._half:
-            self.old = self.young
+    def put(self, key: Key, value: Value) -> None:
+        """Keep a value; it is not None."""
+        weight = self._weigh(key, value)
+        if self._young_weight + weight > self._half:
+            self._old = self.young
             self.young = {}
-            young_weight = weight
-        self._young_weight = young_weight
+            self._young_weight = 0
+        self._young_weight += weight
         self.young[key] = value
 
     def drop(self, key: Key) -> None:
         """Drop the value, if it is here."""
         self.young.pop(key, None)
-        self.old.pop(key, None)
+        self._old.pop(key, None)
 
     def values(self) -> Iterator[Value]:
         """All values. One that has moved back comes twice."""
         yield from self.young.values()
-        yield from self.old.values()
+        yield from self._old.values()
 
     def clear(self) -> None:
         """Drop everything."""
         self.young = {}
-        self.old = {}
+        self._old = {}
         self._young_weight = 0

@@ -68,7 +68,7 @@ class Settle:
         tokens = bill.tokens
         reservations = admitted.take.reservations
         counters = self._counters
-        total = tokens.input + tokens.output  # `Tokens.total`, without the call
+        total = tokens.input + tokens.output
         # What is returned gets no number: a replay of the journal must find nothing to settle.
         numbers = tuple(islice(counters.numbers, len(reservations))) if context.dispatched else ()
         pending_record = None
@@ -181,34 +181,22 @@ def _labels(context: RequestContext) -> CallLabels:
     route = context.route
     shape = context.shape
     if route is None or identified is None:
-        return _labels_without_route(context)
+        return _new_labels(context)
     place = (route.plan.slug, context.incoming.method, context.facts.path)
     labels_of_key = identified.labels
     labels = labels_of_key.get(place)
     if labels is None:
         if len(labels_of_key) >= MAX_LABELS:
             labels_of_key.clear()
-        key = identified.key
-        group = identified.group
-        assert group is not None  # `route` refuses a key without a group
-        slug, method, path = place
-        labels = labels_of_key[place] = CallLabels(
-            method=method,
-            path=path,
-            workspace_id=key.workspace_id,
-            external_entity_id=group.external_entity_id,
-            group_id=group.id,
-            key_prefix=key.prefix,
-            slug=slug,
-        )
+        labels = labels_of_key[place] = _new_labels(context)
     if shape is not None:
         shape.labels = labels
     return labels
 
 
-def _labels_without_route(context: RequestContext) -> CallLabels:
-    """The labels of a direct call, and of one whose caller or slug is unknown."""
+def _new_labels(context: RequestContext) -> CallLabels:
     identified = context.identified
+    route = context.route
     direct = context.direct
     key = identified.key if identified is not None else None
     group = identified.group if identified is not None else None
@@ -219,6 +207,7 @@ def _labels_without_route(context: RequestContext) -> CallLabels:
         external_entity_id=group.external_entity_id if group is not None else "",
         group_id=(key.group_id or "") if key is not None else "",
         key_prefix=key.prefix if key is not None else "",
+        slug=route.plan.slug if route is not None else "",
         model_id=direct.replica_request.model_id if direct is not None else "",
     )
 

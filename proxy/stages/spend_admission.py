@@ -31,6 +31,7 @@ from proxy.http_rules.guarded_members import check_names_of_cost
 from proxy.http_rules.headers import output_cap_line
 from proxy.http_rules.limit_refusal import above_limit_refusal, spend_refusal
 from proxy.http_rules.strict_json import are_surely_unique, check_members_are_unique
+from proxy.http_rules.vendor_state import searched_text
 from proxy.parts import Parts
 from proxy.records.head_facts import Purpose
 from proxy.refusals import UnboundedCostError, UnpricedError
@@ -72,7 +73,7 @@ class AdmitSpend:
             if context.upload is None:
                 if not is_plain:
                     check_names_of_cost(context.json)
-                text = context.body if context.outline is None else context.outline.text
+                text = searched_text(context)
                 if len(text) > _DUMPED_BYTES or not are_surely_unique(context.json, text):
                     await self._check_closely(context, text)
             bound = self._bound(context, estimate, route, is_plain)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from policy.spend.spend_hash import MAX_PICOS, UNITS_PER_PICO
+from policy.spend.spend_hash import UNITS_PER_PICO, picos_of
 from proxy.accounting.call_bound import (
     COMPLETIONS_PATH,
     EDITS_PATH,
@@ -97,13 +97,8 @@ class CostBound:
     """The reservation where the limit has room: the same with all of the cap."""
 
     def __post_init__(self) -> None:
-        least = self.fixed + self.per_cap_token * self.least_cap
-        whole = self.fixed + self.per_cap_token * self.cap
-        if self.parts_per_pico != 1:
-            least = -(-least // self.parts_per_pico)
-            whole = -(-whole // self.parts_per_pico)
-        self.least_picos = least if least < MAX_PICOS else MAX_PICOS
-        self.whole_picos = whole if whole < MAX_PICOS else MAX_PICOS
+        self.least_picos = picos_of(self.fixed + self.per_cap_token * self.least_cap, self.parts_per_pico)
+        self.whole_picos = picos_of(self.fixed + self.per_cap_token * self.cap, self.parts_per_pico)
 
     def cap_within(self, picos: int) -> int:
         """The largest cap with which the call costs at most so many 10^-12; the least one if there is none."""

@@ -6,7 +6,7 @@ Pure. Nearly every call is one, and `cost_bound.py` need not look for what it ha
 from collections.abc import Mapping
 from typing import Any
 
-from proxy.accounting.call_bound import OUTPUT_CAPS
+from proxy.accounting.call_bound import OUTPUT_CAPS, PLAIN_MESSAGE
 
 CHAT_PATH = "/v1/chat/completions"
 MESSAGES_PATH = "/v1/messages"
@@ -18,22 +18,16 @@ _MEMBERS = frozenset(
         *OUTPUT_CAPS,
     )
 )
-_OBJECT = frozenset((dict,))
 
 
 def is_plain_conversation(json: Mapping[str, Any], path: str) -> bool:
     """Return whether the body of a call says so."""
-    if not _MEMBERS.issuperset(json) or path not in _PATHS or not _OBJECT.isdisjoint(map(type, json.values())):
+    if not _MEMBERS.issuperset(json) or path not in _PATHS or dict in map(type, json.values()):
         return False
     messages = json.get("messages")
     if type(messages) is not list or ("system" in json and type(json["system"]) is not str):
         return False
     for message in messages:
-        if (
-            type(message) is not dict
-            or len(message) != 2
-            or "role" not in message
-            or type(message.get("content")) is not str
-        ):  # quicker than a comparison with `PLAIN_MESSAGE`
+        if type(message) is not dict or message.keys() != PLAIN_MESSAGE or type(message["content"]) is not str:
             return False
     return True

@@ -155,8 +155,7 @@ class SnapshotDirectory:
 
     def key_holder(self, digest: str) -> KeyHolder | None:
         """Find the holder of the key; None when there is no such key."""
-        if self._generation_cell[0] != self._cache.generation:
-            self._follow()
+        self._follow()
         return self._cache.get(digest) or self._key_holder(digest)
 
     def identity_provider(self, id: str) -> IdentityProviderRow | None:
@@ -191,8 +190,7 @@ class SnapshotDirectory:
 
         Keys without limits of their own share one.
         """
-        if self._generation_cell[0] != self._cache.generation:
-            self._follow()
+        self._follow()
         if key.settings is not None and key.settings.has_limits:
             return self._cache.get((key.digest, slug)) or self._key_route(group, key, slug)
         return self._cache.get((group.id, slug)) or self._slug_route(group, slug)
@@ -239,11 +237,7 @@ class SnapshotDirectory:
 
     def forwarding(self, values: tuple[object, ...], slug: str) -> Forwarding | None:
         """Find how calls of the slug with these values go upstream, if that was kept under the present policy."""
-        entry = self._cache.entries.young.get((values, slug))
-        if entry is not None and entry.checked == self._generation_cell[0]:
-            forwarding: Forwarding | None = entry.value
-        else:
-            forwarding = self._kept((values, slug))
+        forwarding: Forwarding | None = self._kept((values, slug))
         return forwarding
 
     def keep_forwarding(self, values: tuple[object, ...], endpoint: EndpointRow, forwarding: Forwarding) -> None:
@@ -340,17 +334,15 @@ class SnapshotDirectory:
         return holder
 
     def _slug_route(self, group: CallingGroup, slug: str) -> SlugRoute | None:
-        cache = self._cache
-        generation = cache.generation
-        priced = cache.get((_PRICED, slug)) or self._priced(slug)
+        generation = self._cache.generation
+        priced = self._priced(slug)
         plan = self._plan(group, slug) if priced is not None else None
         if priced is None or plan is None:
             return None
-        spend = group.spend if group.generation == generation else self._spend(group)
-        route = SlugRoute(priced.endpoint, plan, priced.prices, spend)
+        route = SlugRoute(priced.endpoint, plan, priced.prices, self._spend(group))
         weight = _ROUTE_WEIGHT + _GROUP_WEIGHT * len(plan.groups)
         entry = Entry(route, weight, (_ENDPOINT, slug, _PRICE, slug), generation, group.path, slug)
-        cache.put((group.id, slug), entry)
+        self._cache.put((group.id, slug), entry)
         return route
 
     def _key_route(self, group: CallingGroup, key: KeyRow, slug: str) -> SlugRoute | None:
@@ -402,16 +394,18 @@ class SnapshotDirectory:
 
     def _priced(self, slug: str) -> "_Priced | None":
         """The slug's endpoint, and the prices that its workspace has set. That it has none is kept, too."""
-        generation = self._cache.generation
-        endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
-        if endpoint is None:
-            return None
-        prices = self._row(_PRICE, slug, slug_prices)
-        if prices is not None and prices.workspace_id != endpoint.workspace_id:
-            prices = None
-        priced = _Priced(endpoint, prices)
-        rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
-        self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
+        priced: _Priced | None = self._cache.get((_PRICED, slug))
+        if priced is None:
+            generation = self._cache.generation
+            endpoint = self._row(_ENDPOINT, slug, EndpointRow.from_wire)
+            if endpoint is None:
+                return None
+            prices = self._row(_PRICE, slug, slug_prices)
+            if prices is not None and prices.workspace_id != endpoint.workspace_id:
+                prices = None
+            priced = _Priced(endpoint, prices)
+            rows = (_ENDPOINT, slug, _PRICE, slug)  # new prices are named among the changes
+            self._cache.put((_PRICED, slug), Entry(priced, _ROW_WEIGHT, rows, generation))
         return priced
 
     def _plan(self, group: CallingGroup, slug: str) -> Plan | None:
@@ -419,7 +413,7 @@ class SnapshotDirectory:
         return plan_of_ids(group.path, group.enforcement, slug, limits)
 
     def _spend(self, group: CallingGroup) -> SpendPlan | None:
-        """The spend plan of a group of an earlier generation: its rows may have changed while the body came."""
+        """The group's spend plan. `group` may be of policy that has changed since: its call's body came slowly."""
         current: CallingGroup | None = group
         if not self._cache.are_unchanged(group.path, group.generation):
             current = self._group_now(group.id)

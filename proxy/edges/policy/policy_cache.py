@@ -54,13 +54,9 @@ class PolicyCache:
 
     def entry(self, key: object) -> Entry | None:
         """Return the value's entry, if it is here and current."""
-        entries = self.entries
-        entry = entries.young.get(key)
+        entry = self.entries.get(key)
         if entry is None:
-            entry = entries.old.get(key)
-            if entry is None:
-                return None
-            entries.put(key, entry, entry.weight)  # it is in use
+            return None
         if entry.checked != self.generation:
             if self._has_changed(entry):
                 self.entries.drop(key)
@@ -87,7 +83,7 @@ class PolicyCache:
     def put(self, key: object, entry: Entry) -> None:
         """Keep an entry, unless changes since `checked` are unknown."""
         if entry.checked >= self._complete_from:
-            self.entries.put(key, entry, entry.weight)
+            self.entries.put(key, entry)
 
     def advance(self, generation: int, changed: list[Name] | None) -> None:
         """Follow the replica to `generation`. `changed`: the names of all rows that changed; None: they are unknown."""

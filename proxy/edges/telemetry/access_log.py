@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from operator import itemgetter
 
 import orjson
 
@@ -20,7 +19,6 @@ from proxy.answers import EndCause
 
 CLIENT_CLOSED_STATUS = 499
 CLIENT_CLOSED_MESSAGE = b"Client closed connection"
-_VALUE = itemgetter(1)
 COLLECT_S = 0.05
 """Seconds for which lines are collected for one write."""
 _LINE = (
@@ -144,7 +142,7 @@ def _encoded(labels: CallLabels) -> bytes:
         "slug": labels.slug,
         "model_id": labels.model_id,
     }
-    present = dict(filter(_VALUE, members.items()))
+    present = {name: value for name, value in members.items() if value}
     labels.encoded = orjson.dumps({"method": labels.method} | present)[1:-1] + b","
     return labels.encoded
 

@@ -99,8 +99,6 @@ class WorkerMetrics:
         self._capacity: Capacity | None = None
         self._in_flight_sent = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._notice_at = 1
-        """The number of queued calls to act on: the first one while there is no timer."""
         self._is_closed = False
 
     def watch(self, capacity: Capacity) -> None:
@@ -110,10 +108,10 @@ class WorkerMetrics:
 
     def finished(self, call: RequestReport) -> None:
         self._finished_calls.append(call)
-        if len(self._finished_calls) >= self._notice_at:
+        if self._timer is None:
             self.send_soon()
-            if len(self._finished_calls) >= COUNT_AFTER_CALLS:
-                self._count()
+        if len(self._finished_calls) >= COUNT_AFTER_CALLS:
+            self._count()
 
     def limit_reached(self, limit: ReachedLimit) -> None:
         """Note a limit or balance whose use leaves no room. It is sent with the decision that it refused a call."""
@@ -150,7 +148,6 @@ class WorkerMetrics:
     def send_soon(self) -> None:
         """Have what is counted sent within `FLUSH_AFTER_S`."""
         if self._timer is None and not self._is_closed:
-            self._notice_at = COUNT_AFTER_CALLS
             self._timer = self._loop.call_later(FLUSH_AFTER_S, self._flush_if_changed)
 
     def close(self) -> None:
@@ -162,7 +159,6 @@ class WorkerMetrics:
 
     def _flush_if_changed(self) -> None:
         self._timer = None
-        self._notice_at = 1
         self._count()
         if self._has_changed():
             self.flush()

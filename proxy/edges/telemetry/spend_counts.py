@@ -13,8 +13,6 @@ from proxy.accounting.metering import Bill
 from proxy.accounting.slug_prices import Tariff
 
 _priced_figures = attrgetter(*(name for name in CostFigures._fields if name in Details._fields))
-_BILLED = 4
-"""The place of the billed calls."""
 _PARTS = 6
 """The place of the first sum of parts."""
 
@@ -38,11 +36,11 @@ def add_parts(sums: list[int], bill: Bill, *, is_count: bool) -> None:
 def spend_of(labels: tuple[str, str, str], status: int, tariff: Tariff | None, sums: list[int]) -> Iterator[list[Any]]:
     """Yield the cost of billed calls: labels, currency, billed calls, and the cost in units as text, which the channel
     carries whole. Without a price, currency and cost are ""."""
-    if tariff is None:
-        if sums[_BILLED]:
-            yield [*labels, "", sums[_BILLED], ""]
-        return
     _, uncached, cached, output, billed, counts, *parts = sums
+    if tariff is None:
+        if billed:
+            yield [*labels, "", billed, ""]
+        return
     charged = billed - counts if status < FIRST_ERROR_STATUS else 0
     figures = CostFigures(charged, uncached + cached, output, cached, *parts)
     yield [*labels, tariff.currency, billed, str(tariff.rates.cost(figures))]

@@ -230,7 +230,7 @@ class RedisSpend:
                 for (answer, event_key, picos, least), grant in zip(calls, grants, strict=True)
             ]
         for answer, event_key, picos, _ in calls:
-            outcome = SpendTaken(plan, event_key, picos, True)
+            outcome = SpendTaken(plan=plan, event_key=event_key, picos=picos, is_counted=True)
             if answer.done():
                 self.give_back(outcome)
             else:

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import accumulate
+from operator import add
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -101,7 +102,7 @@ class MetricTotals(Collector):
             self._requests[*where, str(status)] += calls
             if any(tokens):
                 sums = self._tokens.get(where)
-                self._tokens[where] = tokens if sums is None else list(map(int.__add__, sums, tokens))
+                self._tokens[where] = tokens if sums is None else list(map(add, sums, tokens))
         for workspace, entity, model_slug, currency, calls, units in counts["spend"]:
             slug = self._slugs.bounded(workspace, model_slug)
             if currency:
